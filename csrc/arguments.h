@@ -1,0 +1,70 @@
+// What the ops accept, checked once for every device. Each message names the argument and what came.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace disk_ops {
+
+inline void check_floating(const at::Tensor& tensor, const char* name) {
+  const auto dtype = tensor.scalar_type();
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16, name,
+              " must be float16, bfloat16, float32 or float64, got ", dtype);
+}
+
+inline void check_companion(const at::Tensor& tensor, const char* name, const at::Tensor& main, const char* main_name,
+                            at::ScalarType dtype) {
+  TORCH_CHECK(tensor.scalar_type() == dtype, name, " must be of dtype ", dtype, ", got ", tensor.scalar_type());
+  TORCH_CHECK(tensor.device() == main.device(), name, " must be on the device of ", main_name, " (", main.device(),
+              "), got ", tensor.device());
+}
+
+inline void check_nms_topk(const at::Tensor& heatmap,  // [B, 1, H, W]
+                           std::optional<int64_t> n, int64_t window_size, int64_t border,
+                           const std::optional<at::Tensor>& mask) {  // [B, 1, H, W] bool
+  TORCH_CHECK(heatmap.dim() == 4 && heatmap.size(1) == 1, "heatmap must have shape [B, 1, H, W], got ",
+              heatmap.sizes());
+  check_floating(heatmap, "heatmap");
+  TORCH_CHECK(heatmap.size(2) == 0 || heatmap.size(3) < std::numeric_limits<int32_t>::max() / heatmap.size(2),
+              "heatmap must have fewer than 2^31 pixels per image, got ", heatmap.sizes());
+  TORCH_CHECK(!n || *n > 0, "n must be a positive integer or None, got ", *n);
+  TORCH_CHECK(window_size > 0 && window_size % 2 == 1, "window_size must be an odd positive integer, got ",
+              window_size);
+  TORCH_CHECK(border >= 0, "border must be 0 or more pixels, got ", border);
+  if (mask) {
+    TORCH_CHECK(mask->sizes() == heatmap.sizes(), "mask must have the shape of heatmap ", heatmap.sizes(), ", got ",
+                mask->sizes());
+    check_companion(*mask, "mask", heatmap, "heatmap", at::kBool);
+  }
+}
+
+inline void check_valid(const std::optional<at::Tensor>& valid,  // [B, N] bool
+                        const char* name, const at::Tensor& desc, const char* desc_name) {  // [B, N, D]
+  if (!valid) return;
+  TORCH_CHECK(valid->sizes() == desc.sizes().slice(0, 2), name, " must have shape [B, N] = ", desc.sizes().slice(0, 2),
+              " as ", desc_name, " has, got ", valid->sizes());
+  check_companion(*valid, name, desc, desc_name, at::kBool);
+}
+
+inline void check_nearest_neighbors(const at::Tensor& desc1,  // [B, N, D]
+                                    const at::Tensor& desc2,  // [B, M, D]
+                                    const std::optional<at::Tensor>& valid1,    // [B, N] bool
+                                    const std::optional<at::Tensor>& valid2) {  // [B, M] bool
+  TORCH_CHECK(desc1.dim() == 3, "desc1 must have shape [B, N, D], got ", desc1.sizes());
+  TORCH_CHECK(desc2.dim() == 3, "desc2 must have shape [B, M, D], got ", desc2.sizes());
+  check_floating(desc1, "desc1");
+  check_companion(desc2, "desc2", desc1, "desc1", desc1.scalar_type());
+  TORCH_CHECK(desc1.size(0) == desc2.size(0) && desc1.size(2) == desc2.size(2),
+              "desc2 must have the batch size and dimension of desc1 ", desc1.sizes(), ", got ", desc2.sizes());
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  TORCH_CHECK(desc1.size(1) < kMost, "desc1 must have fewer than 2^31 rows, got ", desc1.sizes());
+  TORCH_CHECK(desc2.size(1) < kMost, "desc2 must have fewer than 2^31 rows, got ", desc2.sizes());
+  check_valid(valid1, "valid1", desc1, "desc1");
+  check_valid(valid2, "valid2", desc2, "desc2");
+}
+
+}  // namespace disk_ops

@@ -1,0 +1,33 @@
+"""DISK local features: differentiable, fast, trainable, in kornia's vocabulary."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from disk_ops import _library
+
+_library.load()
+
+from disk_ops import ops  # noqa: E402  (fake kernels and autograd register on loaded ops)
+from disk_ops.detector import DISKDetector  # noqa: E402
+from disk_ops.features import DISKFeatures, PaddedFeatures  # noqa: E402
+from disk_ops.local_feature import DISKDescriptors, DISKKeypoints, DISKLocalFeature  # noqa: E402
+from disk_ops.matching import MutualNearestNeighbor, PaddedMatches  # noqa: E402
+from disk_ops.modules import NMSTopK  # noqa: E402
+
+try:
+    __version__ = version("disk_ops")
+except PackageNotFoundError:  # used from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "DISKDescriptors",
+    "DISKDetector",
+    "DISKFeatures",
+    "DISKKeypoints",
+    "DISKLocalFeature",
+    "MutualNearestNeighbor",
+    "NMSTopK",
+    "PaddedFeatures",
+    "PaddedMatches",
+    "__version__",
+    "ops",
+]

@@ -1,0 +1,72 @@
+"""Image batches and their masks: checks, padding, sizes."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def check_images(
+    images: Tensor,  # [B, C, H, W]
+    weight: Tensor | None,  # any parameter of the network
+) -> None:
+    """Raise an error that names what is wrong with a batch of images."""
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise ValueError(f"images must have shape [B, C, H, W] with C 1 or 3, got {list(images.shape)}")
+    if not images.is_floating_point():
+        raise TypeError(f"images must be floating point in [0, 1], got {images.dtype}")
+    if 0 in images.shape[2:]:
+        raise ValueError(f"images must be at least 1×1 pixels, got {list(images.shape)}")
+    if weight is None:
+        return
+    if images.device != weight.device:
+        raise ValueError(f"images must be on the detector's device ({weight.device}), got {images.device}")
+    if images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type):
+        raise TypeError(f"images must be of the detector's dtype ({weight.dtype}), got {images.dtype}")
+
+
+def to_rgb(
+    images: Tensor,  # [B, 1 or 3, H, W]
+) -> Tensor:
+    """Repeat a single channel three times: ``[B, 3, H, W]``."""
+    return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+
+
+def pad_to_multiple(
+    images: Tensor,  # [B, C, H, W]
+    multiple: int,
+) -> Tensor:
+    """Pad with zeros (False) at the bottom and right."""
+    bottom, right = (-images.shape[-2]) % multiple, (-images.shape[-1]) % multiple
+    return F.pad(images, (0, right, 0, bottom)) if bottom or right else images
+
+
+def as_mask(
+    mask: Tensor,  # [B, 1, H, W]
+    images: Tensor,  # [B, C, H, W]
+) -> Tensor:
+    """Return a checked mask as bool: True where it is True or above 0."""
+    expected = [images.shape[0], 1, *images.shape[2:]]
+    if list(mask.shape) != expected:
+        raise ValueError(f"mask must have shape {expected} as images have, got {list(mask.shape)}")
+    if mask.device != images.device:
+        raise ValueError(f"mask must be on the device of images ({images.device}), got {mask.device}")
+    return mask if mask.dtype == torch.bool else mask > 0
+
+
+def crop_mask(
+    image_size: Tensor,  # [B, 2] (width, height)
+    images: Tensor,  # [B, C, H, W]
+) -> Tensor:
+    """Return which pixels of a padded batch belong to its images: ``[B, 1, H, W]`` bool."""
+    batch, _, height, width = images.shape
+    if list(image_size.shape) != [batch, 2]:
+        raise ValueError(f"image_size must have shape [{batch}, 2] (width, height), got {list(image_size.shape)}")
+    if image_size.is_floating_point():
+        raise TypeError(f"image_size must hold integers, got {image_size.dtype}")
+    size = image_size.to(images.device)
+    if bool(((size < 1) | (size > torch.tensor([width, height], device=size.device))).any()):
+        raise ValueError(f"image_size must lie between 1 and {[width, height]}, got {image_size.tolist()}")
+    x, y = torch.arange(width, device=size.device), torch.arange(height, device=size.device)
+    return ((y[:, None] < size[:, 1, None, None]) & (x < size[:, 0, None, None]))[:, None]

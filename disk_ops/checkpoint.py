@@ -1,0 +1,93 @@
+"""Reading weights: bundled, from a file, or given as tensors. Nothing in a checkpoint is ever executed."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+_NESTING_KEYS = ("extractor", "disk")  # released checkpoints; those written by the released training code
+_LAST_WEIGHT = "unet.path_up.3.conv.3.weight"
+
+
+def bundled_checkpoints() -> list[str]:
+    """Names that ``DISKDetector.from_pretrained`` takes without a file."""
+    return sorted(path.stem for path in WEIGHTS_FOLDER.glob("*.safetensors"))
+
+
+def read_state_dict(checkpoint: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the network's weights by name.
+
+    Args:
+        checkpoint: the name of a bundled checkpoint, the path of a ``.safetensors`` or PyTorch file, or a mapping.
+            The weights may lie under the key ``extractor`` or ``disk``.
+
+    Raises:
+        FileNotFoundError: neither a bundled name nor a file.
+        ValueError: the file or mapping is no DISK checkpoint; the message says what is wrong with it.
+    """
+    if isinstance(checkpoint, Mapping):
+        return _find_weights(checkpoint, "the given mapping")
+    path = _resolve(checkpoint)
+    return _find_weights(_read(path), str(path))
+
+
+def descriptor_dimension(state_dict: Mapping[str, Tensor]) -> int:
+    """Descriptor dimension of the network that ``state_dict`` belongs to."""
+    return state_dict[_LAST_WEIGHT].shape[0] - 1
+
+
+def _resolve(checkpoint: str | Path) -> Path:
+    bundled = WEIGHTS_FOLDER / f"{checkpoint}.safetensors"
+    if isinstance(checkpoint, str) and checkpoint in bundled_checkpoints():
+        return bundled
+    path = Path(checkpoint).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ValueError(f"checkpoint {str(checkpoint)!r} is a folder; give the file in it")
+    raise FileNotFoundError(
+        f"checkpoint {str(checkpoint)!r} is neither a bundled name ({', '.join(bundled_checkpoints())}) nor a file. "
+        "Nothing is downloaded: of a released checkpoint, give the path of your copy (depth-save.pth, ...)"
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = "it is no PyTorch file, or it holds more than tensors, which is never executed"
+        raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
+    except (RuntimeError, EOFError, zipfile.BadZipFile, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable checkpoint: {error}") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} is not a DISK checkpoint: it holds a {type(content).__name__}, not a state dict")
+    return content
+
+
+def _find_weights(content: Mapping[str, Any], source: str) -> dict[str, Tensor]:
+    for key in _NESTING_KEYS:
+        if isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if _LAST_WEIGHT not in weights:
+        shown = ", ".join(str(name) for name in list(content)[:4]) or "nothing"
+        raise ValueError(
+            f"{source} is not a DISK checkpoint: expected weights such as {_LAST_WEIGHT!r}, bare or under "
+            f"{' or '.join(map(repr, _NESTING_KEYS))}; found {shown}{', ...' if len(content) > 4 else ''}"
+        )
+    return weights

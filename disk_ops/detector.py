@@ -1,0 +1,309 @@
+"""DISKDetector: images to keypoints, scores and descriptors, in place of ``kornia.feature.DISK``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, to_rgb
+from disk_ops._last_maps import LastMaps
+from disk_ops.checkpoint import descriptor_dimension, read_state_dict
+from disk_ops.features import DISKFeatures, PaddedFeatures
+from disk_ops.geometry import lafs_from_keypoints, sample_descriptors
+from disk_ops.model import UNet
+from disk_ops.ops import LocalMaxima, nms_topk
+
+
+class DISKDetector(nn.Module):
+    r"""Detect and describe the local features of DISK (Tyszkiewicz, Fua, Trulls, NeurIPS 2020).
+
+    A U-Net gives each pixel a score and a descriptor; keypoints are the local maxima of the scores. Images are
+    :math:`(B, C, H, W)` in [0, 1] with one or three channels (RGB), of any size: sizes that the network can't take are
+    padded with zeros at the bottom and right, and results are cropped back. Keypoints are pixels in xy order with
+    integer pixel centres, best score first.
+
+    Calls, weights and results are those of ``kornia.feature.DISK``. Differences, all where its results are wrong or
+    missing: plateaus keep one pixel, every size and one-channel images are accepted, keypoints come sorted by score.
+    Like kornia, it leaves out the outermost ``window_size // 2`` pixels; ``border=0`` keeps them.
+
+    Gradients reach the scores and descriptors (and the weights); use ``torch.inference_mode()`` where they aren't
+    needed.
+
+    Args:
+        desc_dim: descriptor dimension.
+        unet: a network of your own, :math:`(B, 3, H, W) \to (B, \mathrm{desc\_dim} + 1, H, W)`.
+        norm: ``"instance"`` takes the statistics of the instance norm over the whole padded image, as every other
+            implementation does. ``"valid"`` takes them, and everything else, from valid pixels only (those inside
+            ``image_size`` and ``mask``), so that an image gives the same features alone and in a padded batch, and
+            what is masked has no influence.
+
+    Example:
+        >>> detector = DISKDetector.from_pretrained("start")
+        >>> features = detector(torch.rand(1, 3, 96, 128), n=64)
+        >>> features[0].descriptors.shape[1]
+        128
+    """
+
+    def __init__(
+        self, desc_dim: int = 128, unet: nn.Module | None = None, *, norm: Literal["instance", "valid"] = "instance"
+    ) -> None:
+        super().__init__()
+        if desc_dim < 1:
+            raise ValueError(f"desc_dim must be a positive integer, got {desc_dim}")
+        if norm not in ("instance", "valid"):
+            raise ValueError(f"norm must be 'instance' or 'valid', got {norm!r}")
+        if norm == "valid" and unet is not None and not isinstance(unet, UNet):
+            raise ValueError("norm='valid' needs the network of disk_ops.model, got a unet of another type")
+        self.desc_dim = desc_dim
+        self.norm = norm
+        self.unet = UNet(desc_dim=desc_dim) if unet is None else unet
+        self._last_maps = LastMaps()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str | Path | Mapping[str, Any] = "start",
+        device: torch.device | str | None = None,
+        *,
+        norm: Literal["instance", "valid"] = "instance",
+    ) -> DISKDetector:
+        """Load weights: bundled, from a file, or from a state dict; nothing is downloaded or executed.
+
+        Args:
+            checkpoint: a bundled name, the path of a ``.safetensors`` or PyTorch file (the released ``depth-save.pth``
+                and those of kornia or of the released training code included), or a mapping of tensors.
+            device: where the detector goes.
+            norm: see :class:`DISKDetector`.
+
+        Returns:
+            The detector in evaluation mode.
+
+        Raises:
+            FileNotFoundError, ValueError: no such checkpoint, or what is wrong with it.
+        """
+        weights = read_state_dict(checkpoint)
+        detector = cls(descriptor_dimension(weights), norm=norm)
+        try:
+            detector.load_state_dict(weights)
+        except RuntimeError as error:
+            source = "the given mapping" if isinstance(checkpoint, Mapping) else str(checkpoint)
+            raise ValueError(f"{source} does not fit the DISK network: {error}") from error
+        detector.to(device=device, dtype=weights["unet.path_down.0.1.3.weight"].dtype)
+        return detector.eval()
+
+    def heatmap_and_dense_descriptors(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the score of every pixel and its descriptor, not normalised.
+
+        Args:
+            images: shape :math:`(B, C, H, W)`, C 1 or 3, any size.
+            valid: with ``norm="valid"``, the pixels to take into account (default: all).
+
+        Returns:
+            heatmap :math:`(B, 1, H, W)` (logits), descriptors :math:`(B, D, H, W)`.
+        """
+        check_images(images, next(self.parameters(), None))
+        height, width = images.shape[-2:]
+        padded = pad_to_multiple(to_rgb(images), self._stride)
+        if padded.numel() == 0:
+            output = images.new_zeros(images.shape[0], self.desc_dim + 1, height, width)
+        elif self.norm == "valid":
+            if valid is None:
+                valid = torch.ones_like(images[:, :1], dtype=torch.bool)
+            output = self.unet(padded, pad_to_multiple(valid, self._stride))
+        else:
+            output = self.unet(padded)
+        if output.shape[1] != self.desc_dim + 1:
+            raise ValueError(f"unet must give desc_dim + 1 = {self.desc_dim + 1} channels, got {output.shape[1]}")
+        output = output[..., :height, :width]
+        return output[:, self.desc_dim :], output[:, : self.desc_dim]
+
+    def forward(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        n: int | None = None,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
+        pad_if_not_divisible: bool = True,
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        border: int | None = None,
+        image_size: Tensor | None = None,  # [B, 2] (width, height)
+    ) -> list[DISKFeatures]:
+        """Detect and describe features.
+
+        Args:
+            images: shape :math:`(B, C, H, W)` in [0, 1], C 1 or 3.
+            n: at most this many features per image, the best ones; ``None``: all.
+            window_size: odd width of the non-maximum suppression window.
+            score_threshold: features score strictly above it.
+            pad_if_not_divisible: False raises ``ValueError`` for sizes that are no multiples of 16, as kornia does by
+                default.
+            mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
+            border: features keep this distance from the edges of the image; ``None``: ``window_size // 2``.
+            image_size: width and height of each image in a batch padded at the bottom and right,
+                shape :math:`(B, 2)`; features come from the images only.
+
+        Returns:
+            The features of each image, best score first.
+        """
+        if not pad_if_not_divisible and any(size % self._stride for size in images.shape[-2:]):
+            raise ValueError(
+                f"images must have sizes divisible by {self._stride}, got {list(images.shape[-2:])}; "
+                "pad_if_not_divisible=True pads them"
+            )
+        return self._features(images, n, window_size, score_threshold, mask, border, image_size).unpad()
+
+    def forward_padded(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        n: int,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        border: int | None = None,
+        image_size: Tensor | None = None,  # [B, 2] (width, height)
+    ) -> PaddedFeatures:
+        """Detect and describe features in fixed shapes: see :meth:`forward`, whose arguments it shares.
+
+        Returns:
+            :class:`PaddedFeatures` with ``n`` columns, best score first; ``valid`` tells which hold a feature.
+        """
+        return self._features(images, n, window_size, score_threshold, mask, border, image_size)
+
+    def forward_laf(
+        self,
+        img: Tensor,  # [B, C, H, W]
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        n: int | None = None,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
+        border: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Detect and describe features as kornia's local affine frames (scale 1, upright).
+
+        Args are those of :meth:`forward`; ``n=None`` makes as many columns as the richest image has features.
+
+        Returns:
+            lafs :math:`(B, N, 2, 3)`, responses :math:`(B, N, 1)`, descriptors :math:`(B, N, D)`. Where an image has
+            fewer features, all three are zero, which ``kornia.feature.laf_is_filled`` tells.
+        """
+        features = self._features(img, n, window_size, score_threshold, mask, border, None)
+        return lafs_from_keypoints(features.keypoints, features.valid), features.scores[..., None], features.descriptors
+
+    def detect(
+        self,
+        img: Tensor,  # [B, C, H, W]
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        n: int | None = None,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
+        border: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Detect features, in the form of kornia's detectors; see :meth:`forward_laf`.
+
+        :meth:`describe` of the same image right afterwards reuses the network's output.
+
+        Returns:
+            lafs :math:`(B, N, 2, 3)`, responses :math:`(B, N)`.
+        """
+        keep = self._valid_pixels(img, mask, None)
+        heatmap, descriptors = self.heatmap_and_dense_descriptors(img, keep)
+        self._last_maps.remember(self, img, mask if self.norm == "valid" else None, descriptors)
+        maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, None)
+        return lafs_from_keypoints(maxima.keypoints, maxima.valid), maxima.scores
+
+    def describe(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        keypoints: Tensor,  # [B, N, 2] xy or [B, N, 2, 3] LAFs
+        mask: Tensor | None = None,  # [B, 1, H, W]
+    ) -> Tensor:
+        """Describe given points, exactly at integer pixels and by bilinear interpolation between them.
+
+        Args:
+            images: shape :math:`(B, C, H, W)` in [0, 1].
+            keypoints: points in pixels, shape :math:`(B, N, 2)`, or local affine frames, whose centres count, shape
+                :math:`(B, N, 2, 3)`. Points outside the image get the descriptor of the nearest pixel.
+            mask: with ``norm="valid"``, the pixels to take into account.
+
+        Returns:
+            L2-normalised descriptors :math:`(B, N, D)`.
+        """
+        if keypoints.ndim == 4 and keypoints.shape[-2:] == (2, 3):
+            keypoints = keypoints[..., 2]
+        if keypoints.ndim != 3 or keypoints.shape[-1] != 2 or keypoints.shape[0] != images.shape[0]:
+            raise ValueError(
+                f"keypoints must have shape [B, N, 2] or [B, N, 2, 3] with B = {images.shape[0]}, "
+                f"got {list(keypoints.shape)}"
+            )
+        descriptors = self._last_maps.recall(self, images, mask if self.norm == "valid" else None)
+        if descriptors is None:
+            _, descriptors = self.heatmap_and_dense_descriptors(images, self._valid_pixels(images, mask, None))
+        return sample_descriptors(descriptors, keypoints)
+
+    @property
+    def _stride(self) -> int:
+        return self.unet.stride if isinstance(self.unet, UNet) else 16
+
+    def _features(
+        self,
+        images: Tensor,
+        n: int | None,
+        window_size: int,
+        score_threshold: float,
+        mask: Tensor | None,
+        border: int | None,
+        image_size: Tensor | None,
+    ) -> PaddedFeatures:
+        keep = self._valid_pixels(images, mask, image_size)
+        heatmap, dense = self.heatmap_and_dense_descriptors(images, keep)
+        maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
+        descriptors = sample_descriptors(dense, maxima.keypoints) * maxima.valid[..., None]
+        precision = torch.promote_types(heatmap.dtype, torch.float32)
+        return PaddedFeatures(maxima.keypoints.to(precision), maxima.scores, descriptors, maxima.valid)
+
+    def _valid_pixels(
+        self, images: Tensor, mask: Tensor | None, image_size: Tensor | None
+    ) -> Tensor | None:  # [B, 1, H, W] bool
+        keep = None if mask is None else as_mask(mask, images)
+        if image_size is None:
+            return keep
+        inside = crop_mask(image_size, images)
+        return inside if keep is None else keep & inside
+
+    def _maxima(
+        self,
+        heatmap: Tensor,  # [B, 1, H, W]
+        n: int | None,
+        window_size: int,
+        score_threshold: float,
+        keep: Tensor | None,  # [B, 1, H, W] bool
+        border: int | None,
+        image_size: Tensor | None,  # [B, 2]
+    ) -> LocalMaxima:
+        if border is None:
+            border = window_size // 2
+        if image_size is None:
+            return nms_topk(heatmap, n, window_size, score_threshold, border, keep)
+        # The border runs along each image's own edges, so each is searched by itself.
+        assert keep is not None
+        each = [
+            nms_topk(heatmap[i, None, :, :h, :w], n, window_size, score_threshold, border, keep[i, None, :, :h, :w])
+            for i, (w, h) in enumerate(image_size.tolist())
+        ]
+        columns = n if n is not None else max((maxima.scores.shape[1] for maxima in each), default=0)
+        if not each:
+            return nms_topk(heatmap, columns or None, window_size, score_threshold, border)
+        return LocalMaxima(
+            torch.cat([F.pad(m.keypoints, (0, 0, 0, columns - m.keypoints.shape[1])) for m in each]),
+            torch.cat([F.pad(m.scores, (0, columns - m.scores.shape[1])) for m in each]),
+            torch.cat([F.pad(m.valid, (0, columns - m.valid.shape[1])) for m in each]),
+        )

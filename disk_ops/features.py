@@ -1,0 +1,70 @@
+"""What the detector returns: features of one image, or of a batch in fixed shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class DISKFeatures:
+    """Keypoints, descriptors and scores of one image, in the form of ``kornia.feature.DISKFeatures``.
+
+    Attributes:
+        keypoints: ``[N, 2]`` pixels in xy order, integer at pixel centres, never in half precision.
+        descriptors: ``[N, D]``, L2-normalised.
+        detection_scores: ``[N]`` heatmap values (logits) at the keypoints.
+    """
+
+    keypoints: Tensor  # [N, 2]
+    descriptors: Tensor  # [N, D]
+    detection_scores: Tensor  # [N]
+
+    @property
+    def n(self) -> int:
+        """Number of features."""
+        return self.keypoints.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the features."""
+        return self.keypoints.device
+
+    @property
+    def x(self) -> Tensor:
+        """Horizontal coordinates, ``[N]``."""
+        return self.keypoints[:, 0]
+
+    @property
+    def y(self) -> Tensor:
+        """Vertical coordinates, ``[N]``."""
+        return self.keypoints[:, 1]
+
+    def to(self, *args: Any, **kwargs: Any) -> DISKFeatures:
+        """Move or convert all tensors as ``torch.Tensor.to`` does, but keep keypoints out of half precision.
+
+        float16 holds no odd integer above 2048 and bfloat16 none above 256, so such keypoints would lose their pixels.
+        """
+        keypoints = self.keypoints.to(*args, **kwargs)
+        if keypoints.dtype in (torch.float16, torch.bfloat16):
+            keypoints = self.keypoints.to(keypoints.device)
+        return DISKFeatures(keypoints, self.descriptors.to(*args, **kwargs), self.detection_scores.to(*args, **kwargs))
+
+
+class PaddedFeatures(NamedTuple):
+    """Features of a batch in fixed shapes; entries that are not ``valid`` are all zero."""
+
+    keypoints: Tensor  # [B, n, 2] xy pixels
+    scores: Tensor  # [B, n] heatmap values
+    descriptors: Tensor  # [B, n, D] L2-normalised
+    valid: Tensor  # [B, n] bool
+
+    def unpad(self) -> list[DISKFeatures]:
+        """Return the valid features of each image."""
+        return [
+            DISKFeatures(keypoints[valid], descriptors[valid], scores[valid])
+            for keypoints, scores, descriptors, valid in zip(*self, strict=True)
+        ]

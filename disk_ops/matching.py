@@ -1,0 +1,95 @@
+"""Matchers of descriptors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from disk_ops.ops import nearest_neighbors
+
+
+class PaddedMatches(NamedTuple):
+    """Matches of a batch in fixed shapes."""
+
+    idxs: Tensor  # [B, N] int64: the row of desc2 that matches each row of desc1, or -1
+    dists: Tensor  # [B, N] distances, inf where there is no match
+
+
+class MutualNearestNeighbor(nn.Module):
+    r"""Match descriptors that are each other's nearest neighbour, optionally after Lowe's ratio test.
+
+    Args:
+        ratio: keep a match only if its distance is at most ``ratio`` times that of the second-best neighbour, in both
+            directions; ``None``: no test. Where there is no second neighbour the test passes.
+
+    Example:
+        >>> matcher = MutualNearestNeighbor()
+        >>> dists, idxs = matcher(torch.eye(3), torch.eye(3)[[2, 0]])
+        >>> idxs.tolist()
+        [[0, 1], [2, 0]]
+    """
+
+    def __init__(self, ratio: float | None = None) -> None:
+        super().__init__()
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ValueError(f"ratio must lie in (0, 1] or be None, got {ratio}")
+        self.ratio = ratio
+
+    def forward(
+        self,
+        desc1: Tensor,  # [N, D]
+        desc2: Tensor,  # [M, D]
+    ) -> tuple[Tensor, Tensor]:
+        """Match two sets of descriptors, in the form of kornia's matchers.
+
+        Returns:
+            distances :math:`(K, 1)` in float32 (float64 for float64 input), and pairs of rows :math:`(K, 2)` int64,
+            ascending in the first.
+        """
+        if desc1.ndim != 2:
+            raise ValueError(f"desc1 must have shape [N, D], got {list(desc1.shape)}; match_padded takes batches")
+        idxs, dists = self._match(desc1, desc2, None, None)
+        rows = (idxs >= 0).nonzero()[:, 0]
+        return dists[rows, None], torch.stack([rows, idxs[rows]], dim=1)
+
+    def match_padded(
+        self,
+        desc1: Tensor,  # [B, N, D]
+        desc2: Tensor,  # [B, M, D]
+        valid1: Tensor | None = None,  # [B, N] bool
+        valid2: Tensor | None = None,  # [B, M] bool
+    ) -> PaddedMatches:
+        """Match batches of padded descriptors; padding (where valid is False) matches nothing.
+
+        Returns:
+            :class:`PaddedMatches`: for each row of ``desc1`` its match in ``desc2`` or -1, and the distance.
+        """
+        if desc1.ndim != 3:
+            raise ValueError(f"desc1 must have shape [B, N, D], got {list(desc1.shape)}")
+        return self._match(desc1, desc2, valid1, valid2)
+
+    def _match(self, desc1: Tensor, desc2: Tensor, valid1: Tensor | None, valid2: Tensor | None) -> PaddedMatches:
+        distances1, indices1, distances2, indices2 = nearest_neighbors(desc1, desc2, valid1, valid2)
+        forward, backward = indices1[..., 0], indices2[..., 0]
+        matched = forward >= 0
+        if backward.shape[-1]:
+            own = torch.arange(forward.shape[-1], device=forward.device)
+            matched = matched & (backward.gather(-1, forward.clamp(min=0)) == own)
+        if self.ratio is not None:
+            matched = matched & _passes(distances1, self.ratio)
+            if backward.shape[-1]:
+                matched = matched & _passes(distances2, self.ratio).gather(-1, forward.clamp(min=0))
+        return PaddedMatches(torch.where(matched, forward, -1), torch.where(matched, distances1[..., 0], torch.inf))
+
+    def extra_repr(self) -> str:
+        """Show the ratio."""
+        return f"ratio={self.ratio}"
+
+
+def _passes(
+    distances: Tensor,  # [..., 2] best and second best
+    ratio: float,
+) -> Tensor:
+    return distances[..., 0] <= ratio * distances[..., 1]

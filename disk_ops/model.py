@@ -1,0 +1,211 @@
+"""The U-Net of DISK, exactly as released: its weights are interchangeable with the paper's code and kornia's.
+
+Five convolutions on the way down (16, 32, 64, 64, 64 channels; the first at full resolution), four on the way up, each
+5×5 with zero padding and, except the first, after instance norm and PReLU. Skips carry the convolutions' raw output.
+Names of parameters and the empty slots between modules are those of the released checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+DOWN_CHANNELS = (16, 32, 64, 64, 64)
+UP_CHANNELS = (64, 64, 64)  # and desc_dim + 1
+
+
+class InstanceNorm(nn.Module):
+    r"""Normalise each channel of each image to zero mean and unit variance over its pixels.
+
+    .. math:: y = (x - \mathrm{mean}(x)) / \sqrt{\mathrm{var}(x) + 10^{-5}}
+
+    A single pixel gives 0, where ``torch.nn.InstanceNorm2d`` raises. With ``valid``, mean and variance are those of
+    the valid pixels, and the others become 0, which is what a convolution sees beyond the edge of an image.
+    """
+
+    eps = 1e-5
+
+    def forward(
+        self,
+        x: Tensor,  # [B, C, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return the normalised ``x``, of the same shape and dtype."""
+        if valid is not None:
+            return self._normalize_valid(x, valid)
+        if x.shape[2] * x.shape[3] == 1:
+            return torch.zeros_like(x)
+        return F.instance_norm(x, eps=self.eps)
+
+    def _normalize_valid(self, x: Tensor, valid: Tensor) -> Tensor:
+        values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        count = valid.sum((2, 3), keepdim=True).clamp(min=1)
+        # where(), not a product: what lies outside may be infinite.
+        mean = torch.where(valid, values, 0).sum((2, 3), keepdim=True) / count
+        centred = torch.where(valid, values - mean, 0)
+        variance = centred.square().sum((2, 3), keepdim=True) / count
+        return (centred * torch.rsqrt(variance + self.eps)).to(x.dtype)
+
+
+class ConvBlock(nn.Sequential):
+    """Instance norm, PReLU with a slope per channel, an empty slot (dropout in the released code), convolution."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int, gated: bool = True) -> None:
+        super().__init__(
+            InstanceNorm() if gated else nn.Identity(),
+            nn.PReLU(in_channels) if gated else nn.Identity(),
+            nn.Identity(),
+            nn.Conv2d(in_channels, out_channels, size, padding="same"),
+        )
+        self.gated = gated
+
+    def forward(
+        self,
+        x: Tensor,  # [B, C, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return the block's output, 0 outside ``valid`` where that is given."""
+        norm, gate, _, convolution = self
+        if self.gated:
+            x = gate(norm(x, valid))
+        elif valid is not None:
+            x = torch.where(valid, x, 0)
+        x = convolution(x)
+        return x if valid is None else torch.where(valid, x, 0)
+
+
+class DownBlock(nn.Sequential):
+    """Average pooling by 2 (none in the first block), then a :class:`ConvBlock`."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int, first: bool = False) -> None:
+        super().__init__(
+            nn.Identity() if first else nn.AvgPool2d(2), ConvBlock(in_channels, out_channels, size, gated=not first)
+        )
+
+    def forward(
+        self,
+        x: Tensor,  # [B, C, H, W]
+        valid: Tensor | None = None,  # [B, 1, H / 2, W / 2] bool, after the pooling
+        share: Tensor | None = None,  # [B, 1, H / 2, W / 2] how much of each pooled pixel was valid
+    ) -> Tensor:
+        """Return the block's output; with ``valid``, pooling averages valid pixels only."""
+        pooling, block = self
+        x = pooling(x)
+        if share is not None:
+            x = x / share.to(x.dtype)
+        return block(x, valid)
+
+
+class UpBlock(nn.Module):
+    """Bilinear up-sampling by 2, concatenation with the skip, then a :class:`ConvBlock`."""
+
+    def __init__(self, in_channels: int, skip_channels: int, out_channels: int, size: int) -> None:
+        super().__init__()
+        self.conv = ConvBlock(in_channels + skip_channels, out_channels, size)
+
+    def forward(
+        self,
+        x: Tensor,  # [B, C1, H, W]
+        skip: Tensor,  # [B, C2, 2H, 2W]
+        valid: Tensor | None = None,  # [B, 1, 2H, 2W] bool
+        coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return the block's output; with ``valid``, interpolation weighs valid pixels only."""
+        x = _upsample(x)
+        if coarse_valid is not None:
+            weight = _upsample(coarse_valid.to(x.dtype))
+            x = torch.where(weight > 0, x / weight, 0)
+        return self.conv(torch.cat([x, skip], dim=1), valid)
+
+
+def _upsample(
+    x: Tensor,  # [B, C, H, W]
+) -> Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+
+
+class UNet(nn.Module):
+    """The network of DISK: ``[B, 3, H, W]`` images to ``[B, desc_dim + 1, H, W]``, sizes divisible by 16.
+
+    Args:
+        in_channels: channels of the images.
+        desc_dim: descriptor dimension; the last output channel is the heatmap.
+        size: size of the convolution kernels.
+        down: output channels on the way down.
+        up: output channels on the way up, without the last block's ``desc_dim + 1``.
+
+    Example:
+        >>> UNet(desc_dim=8)(torch.rand(1, 3, 32, 48)).shape
+        torch.Size([1, 9, 32, 48])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        desc_dim: int = 128,
+        size: int = 5,
+        down: Sequence[int] = DOWN_CHANNELS,
+        up: Sequence[int] = UP_CHANNELS,
+    ) -> None:
+        super().__init__()
+        if len(down) != len(up) + 2:
+            raise ValueError(f"down must have two entries more than up, got {list(down)} and {list(up)}")
+        inputs = [in_channels, *down[:-1]]
+        self.path_down = nn.ModuleList(
+            DownBlock(before, after, size, first=i == 0)
+            for i, (before, after) in enumerate(zip(inputs, down, strict=True))
+        )
+        outputs = [*up, desc_dim + 1]
+        below = [down[-1], *up]
+        self.path_up = nn.ModuleList(
+            UpBlock(before, skip, after, size)
+            for before, skip, after in zip(below, reversed(down[:-1]), outputs, strict=True)
+        )
+
+    @property
+    def stride(self) -> int:
+        """Image sizes must be multiples of this (16)."""
+        return 2 ** len(self.path_up)
+
+    def forward(
+        self,
+        images: Tensor,  # [B, 3, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return descriptors and heatmap as ``[B, desc_dim + 1, H, W]``.
+
+        Args:
+            images: shape :math:`(B, 3, H, W)` in [0, 1], sizes divisible by 16.
+            valid: if given, nothing of the other pixels reaches the result: statistics, pooling, interpolation and
+                convolutions take valid pixels only. The result at valid pixels is then the same, to rounding, whatever
+                the size of the canvas that an image is padded to.
+        """
+        valids, shares = _valid_pyramid(valid, len(self.path_down))
+        x, skips = images, []
+        for block, level_valid, share in zip(self.path_down, valids, shares, strict=True):
+            x = block(x, level_valid, share)
+            skips.append(x)
+        for i, block in enumerate(self.path_up):
+            fine = len(skips) - 2 - i
+            x = block(x, skips[fine], valids[fine], valids[fine + 1])
+        return x
+
+
+def _valid_pyramid(
+    valid: Tensor | None,  # [B, 1, H, W] bool
+    levels: int,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """For each level: which pixels hold any valid one, and what share of each pooled pixel was valid (1 where none)."""
+    if valid is None:
+        return [None] * levels, [None] * levels
+    valids: list[Tensor | None] = [valid]
+    shares: list[Tensor | None] = [None]
+    for _ in range(levels - 1):
+        share = F.avg_pool2d(valid.float(), 2)
+        valid = share > 0
+        valids.append(valid)
+        shares.append(torch.where(valid, share, 1))
+    return valids, shares

@@ -1,0 +1,37 @@
+"""Ops as ``nn.Module``s, for pipelines built of modules."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from disk_ops.ops import LocalMaxima, nms_topk
+
+
+class NMSTopK(nn.Module):
+    """Find the ``n`` best local maxima of heatmaps; see :func:`disk_ops.ops.nms_topk` for arguments and results.
+
+    Example:
+        >>> import torch
+        >>> NMSTopK(n=16)(torch.rand(2, 1, 32, 32)).keypoints.shape
+        torch.Size([2, 16, 2])
+    """
+
+    def __init__(
+        self, n: int | None = None, window_size: int = 5, score_threshold: float | None = 0.0, border: int = 0
+    ) -> None:
+        super().__init__()
+        self.n, self.window_size, self.score_threshold, self.border = n, window_size, score_threshold, border
+
+    def forward(
+        self,
+        heatmap: Tensor,  # [B, 1, H, W]
+        mask: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> LocalMaxima:
+        """Return keypoints, scores and which of them are valid."""
+        return nms_topk(heatmap, self.n, self.window_size, self.score_threshold, self.border, mask)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return (
+            f"n={self.n}, window_size={self.window_size}, score_threshold={self.score_threshold}, border={self.border}"
+        )

@@ -1,0 +1,82 @@
+"""Options, fixtures and tolerances that all tests share."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+# How far a result of one dtype may be from the same result in float64.
+TOLERANCES = {
+    torch.float16: {"rtol": 1e-3, "atol": 1e-3},
+    torch.bfloat16: {"rtol": 1.6e-2, "atol": 1e-2},
+    torch.float32: {"rtol": 1e-5, "atol": 1e-5},
+    torch.float64: {"rtol": 1e-9, "atol": 1e-9},
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="device of the tests: cpu (default), cuda, cuda:1, mps")
+    parser.addoption("--dtype", default="float32", choices=sorted(DTYPES), help="dtype of the `dtype` fixture")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = torch.device(config.getoption("--device"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `cuda` run with --device cuda only."""
+    if torch.device(config.getoption("--device")).type == "cuda":
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device: run with --device cuda")
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """The same random numbers whichever tests run before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The device of --device."""
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """The dtype of --dtype; a test that is parametrised over `dtype` uses its own."""
+    return DTYPES[request.config.getoption("--dtype")]
+
+
+@pytest.fixture
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    """`rtol` and `atol` for `torch.testing.assert_close` in this test's dtype."""
+    return TOLERANCES[dtype]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real photographs with ground truth beside the source tree."""
+    path = ROOT.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("real images are not here: ../shared/data does not exist")
+    return path

@@ -1,0 +1,123 @@
+"""disk_ops.checkpoint: every layout of DISK weights, and clear words about everything else."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from disk_ops import DISKDetector
+from disk_ops.checkpoint import bundled_checkpoints, read_state_dict
+
+
+@pytest.fixture
+def weights():
+    torch.manual_seed(1)
+    return DISKDetector(desc_dim=16).state_dict()
+
+
+def same(detector, weights):
+    return all(torch.equal(value, weights[name]) for name, value in detector.state_dict().items())
+
+
+def test_bundled_names():
+    assert "start" in bundled_checkpoints()
+    assert DISKDetector.from_pretrained().desc_dim == 128
+    assert same(DISKDetector.from_pretrained("start"), read_state_dict("start"))
+
+
+@pytest.mark.parametrize("key", ["extractor", "disk", None])
+@pytest.mark.parametrize("as_path", [str, lambda path: path], ids=["str", "Path"])
+def test_pytorch_file(tmp_path, weights, key, as_path):
+    path = tmp_path / "save.pth"
+    torch.save(weights if key is None else {key: weights, "epoch": 3}, path)
+    detector = DISKDetector.from_pretrained(as_path(path))
+    assert detector.desc_dim == 16 and not detector.training and same(detector, weights)
+
+
+def test_safetensors_file(tmp_path, weights):
+    save_file(weights, tmp_path / "save.safetensors")
+    assert same(DISKDetector.from_pretrained(tmp_path / "save.safetensors"), weights)
+
+
+def test_mapping(weights):
+    assert same(DISKDetector.from_pretrained(weights), weights)
+    assert same(DISKDetector.from_pretrained({"extractor": weights}), weights)
+
+
+def test_half_precision_weights_stay_so(weights):
+    halves = {name: value.half() for name, value in weights.items()}
+    assert DISKDetector.from_pretrained(halves).unet.path_down[0][1][3].weight.dtype == torch.float16
+
+
+def test_weights_are_kornias(weights):
+    kornia = pytest.importorskip("kornia.feature").DISK(desc_dim=16)
+    kornia.load_state_dict(weights)
+    assert same(DISKDetector.from_pretrained(kornia.state_dict()), weights)
+
+
+class Exploit:
+    executed = False
+
+    def __reduce__(self):
+        return setattr, (Exploit, "executed", True)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
+def test_code_is_never_executed(tmp_path, write):
+    path = tmp_path / "evil.pth"
+    write({"extractor": Exploit()}, path)
+    with pytest.raises(ValueError, match=r"evil\.pth is not a readable checkpoint: .*never executed"):
+        DISKDetector.from_pretrained(path)
+    assert not Exploit.executed
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff\xe0 not a checkpoint", b"hello\n" * 100, b"PK\x03\x04broken"])
+def test_not_a_checkpoint(tmp_path, suffix, content):
+    path = tmp_path / f"wrong{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"wrong\{suffix} is not a readable"):
+        DISKDetector.from_pretrained(path)
+
+
+def test_truncated_file(tmp_path, weights):
+    path = tmp_path / "cut.pth"
+    torch.save(weights, path)
+    path.write_bytes(path.read_bytes()[:100_000])
+    with pytest.raises(ValueError, match=r"cut\.pth is not a readable checkpoint"):
+        DISKDetector.from_pretrained(path)
+
+
+def test_missing_file():
+    with pytest.raises(
+        FileNotFoundError, match=r"checkpoint 'depth' is neither a bundled name \(.*start.*\) nor a file"
+    ):
+        DISKDetector.from_pretrained("depth")
+
+
+def test_folder(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        DISKDetector.from_pretrained(tmp_path)
+
+
+def test_other_networks_weights(tmp_path):
+    path = tmp_path / "other.pth"
+    torch.save({"conv1.weight": torch.rand(3), "conv1.bias": torch.rand(3)}, path)
+    with pytest.raises(ValueError, match=r"other\.pth is not a DISK checkpoint.*found conv1\.weight, conv1\.bias"):
+        DISKDetector.from_pretrained(path)
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match="holds a list, not a state dict"):
+        DISKDetector.from_pretrained(path)
+
+
+def test_weights_that_do_not_fit(weights):
+    missing = dict(weights)
+    del missing["unet.path_down.2.1.3.bias"]
+    with pytest.raises(ValueError, match=r"does not fit the DISK network.*\n.*Missing key.*path_down\.2\.1\.3\.bias"):
+        DISKDetector.from_pretrained(missing)
+    wrong = weights | {"unet.path_down.0.1.3.weight": torch.rand(16, 3, 3, 3)}
+    with pytest.raises(ValueError, match=r"size mismatch for unet\.path_down\.0\.1\.3\.weight"):
+        DISKDetector.from_pretrained(wrong)
