@@ -1,0 +1,65 @@
+"""DISKDetector: image to features, against kornia's DISK with the same weights, and OpenCV's SIFT."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from harness import OURS, Row, compare, parse_arguments, synchronized, write
+from torch import Tensor
+
+from disk_ops import DISKDetector
+
+CASES = [(1, 480, 640), (1, 1024, 1024)]
+FEATURES = 2048
+
+
+def implementations(images: Tensor, device: str) -> dict[str, Callable[[], object]]:
+    """The same number of features by everyone who is installed."""
+    detector = DISKDetector.from_pretrained("start", device)
+    found: dict[str, Callable[[], object]] = {OURS: lambda: detector(images, n=FEATURES)}
+    try:
+        import kornia.feature as KF
+
+        disk = KF.DISK().to(device).eval()
+        disk.load_state_dict(detector.state_dict())
+        found["kornia DISK"] = lambda: disk(images, n=FEATURES, pad_if_not_divisible=True)
+    except ImportError:
+        print("kornia is not installed: left out")
+    if device == "cpu":
+        import cv2
+
+        cv2.setNumThreads(torch.get_num_threads())
+        sift = cv2.SIFT_create(FEATURES)
+        pixels = (images[0].mean(0) * 255).to(torch.uint8).numpy()
+        found["OpenCV SIFT (other features)"] = lambda: sift.detectAndCompute(pixels, None)
+    return found
+
+
+def photograph_like(batch: int, height: int, width: int) -> Tensor:
+    """Noise with the spectrum of photographs: coarse structure is strong, fine structure weak."""
+    images = torch.zeros(batch, 3, height, width)
+    for step in (4, 8, 16, 32, 64):
+        coarse = torch.rand(batch, 3, -(-height // step), -(-width // step))
+        images += F.interpolate(coarse, size=(height, width), mode="bicubic") * step
+    return images / images.amax()
+
+
+def run(arguments: argparse.Namespace) -> list[Row]:
+    """Measure all image sizes."""
+    rows: list[Row] = []
+    for batch, height, width in CASES[:1] if arguments.quick else CASES:
+        images = photograph_like(batch, height, width).to(arguments.device)
+        found = implementations(images, arguments.device)
+        cases = {name: synchronized(f, arguments.device) for name, f in found.items()}
+        rows += compare("DISKDetector", f"{batch} x 3 x {height} x {width}, n {FEATURES}", cases, arguments)
+    return rows
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    options = parse_arguments(__doc__, "detector_cpu.json")
+    with torch.inference_mode():
+        write(run(options), options, "bench_detector")
