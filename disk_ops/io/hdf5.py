@@ -1,0 +1,225 @@
+"""Features and matches in HDF5, in the layouts that hloc, glue-factory and deep-image-matching read.
+
+Features, one group per image (the image's name; its slashes make groups in groups)::
+
+    keypoints    float32 [N, 2]   x, y in pixels of the original image; attribute ``uncertainty`` (pixels)
+    descriptors  float32 [D, N]   unit length
+    scores       float32 [N]      also linked as ``keypoint_scores``
+    image_size   int64   [2]      width, height
+
+The centre of the first pixel is (0, 0): hloc adds the 0.5 of COLMAP's convention when it imports keypoints.
+The layout ``glue-factory`` differs as its reader does: descriptors [N, D], keypoints with the *corner* of the
+first pixel at (0, 0), that is 0.5 added.
+
+Matches, one group per pair, ``name0/name1`` with the slashes of the names written as ``-``::
+
+    matches0          int16 (int32 where needed) [N0]   index into image 1's keypoints, -1 for none
+    matching_scores0  float16 [N0]                      (1 + cos) / 2 of the two descriptors, 0 for none
+
+The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from disk_ops.io.journal import Arrays, Settings
+
+FEATURE_LAYOUTS = ("hloc", "glue-factory")
+MATCH_LAYOUTS = ("hloc", "deep-image-matching")
+
+_SETTINGS = "disk_ops_settings"  # attribute of the file
+_SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group
+
+Writer = Callable[[h5py.File, str, Arrays], None]
+
+
+class StorageError(Exception):
+    """A feature or match file that can't be used. The message names it."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Stored features of one image, independent of the layout of the file."""
+
+    keypoints: npt.NDArray[np.float32]  # [N, 2] xy, pixel centres at integers
+    descriptors: npt.NDArray[np.float32]  # [N, D]
+    scores: npt.NDArray[np.float32]  # [N]
+    image_size: tuple[int, int] | None  # (width, height)
+
+
+def pair_name(name0: str, name1: str) -> str:
+    """The group of a pair of images in a match file."""
+    return f"{flat_name(name0)}/{flat_name(name1)}"
+
+
+def flat_name(name: str) -> str:
+    """An image's name as written in match files."""
+    return name.replace("/", "-")
+
+
+def feature_writer(layout: str) -> Writer:
+    """A function that writes the arrays of one image (keypoints, descriptors [N, D], ...) as a group."""
+
+    def write(file: h5py.File, name: str, arrays: Arrays) -> None:
+        if name in file:
+            del file[name]
+        group = file.create_group(name)
+        corner = layout == "glue-factory"
+        keypoints = arrays["keypoints"] + np.float32(0.5 if corner else 0.0)
+        group.create_dataset("keypoints", data=keypoints).attrs["uncertainty"] = float(arrays["uncertainty"])
+        group.create_dataset("descriptors", data=arrays["descriptors"] if corner else arrays["descriptors"].T)
+        group["keypoint_scores"] = group.create_dataset("scores", data=arrays["scores"])
+        group.create_dataset("image_size", data=arrays["image_size"])
+        group.attrs[_SOURCE_BYTES] = int(arrays["source_bytes"])
+
+    return write
+
+
+def match_writer(layout: str) -> Writer:
+    """A function that writes the arrays of one pair (matches0, matching_scores0) at the pair's name."""
+
+    def write(file: h5py.File, name: str, arrays: Arrays) -> None:
+        if name in file:
+            del file[name]
+        if layout == "deep-image-matching":
+            matches0 = arrays["matches0"].astype(np.int64)
+            index0 = np.flatnonzero(matches0 >= 0)
+            file.create_dataset(name, data=np.stack([index0, matches0[index0]], axis=1))
+            return
+        group = file.create_group(name)
+        for key in ("matches0", "matching_scores0"):
+            group.create_dataset(key, data=arrays[key])
+
+    return write
+
+
+def write_atomically(
+    output: Path, settings: Settings, records: Iterator[tuple[str, Arrays]], write: Writer, *, extend: bool
+) -> None:
+    """Write an HDF5 file under a temporary name in the same folder and rename it when it is complete.
+
+    Args:
+        output: the file to make or replace.
+        settings: stored as JSON in an attribute of the file.
+        records: what to write, by name.
+        write: writes one record.
+        extend: start from what the existing file holds.
+    """
+    temporary = output.with_name(output.name + ".tmp")
+    try:
+        if extend:
+            shutil.copyfile(output, temporary)
+        with h5py.File(temporary, "a" if extend else "w") as file:
+            file.attrs[_SETTINGS] = json.dumps(dict(settings))
+            for name, arrays in records:
+                write(file, name, arrays)
+        os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def open_h5(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading, with an error that names it.
+
+    Raises:
+        StorageError: when it is missing, a folder, unreadable or not HDF5.
+    """
+    if not path.exists():
+        raise StorageError(f"{path}: no such file")
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder, an HDF5 file is needed")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        reason = "permission denied" if not os.access(path, os.R_OK) else "not an HDF5 file, or a damaged one"
+        raise StorageError(f"{path}: {reason}") from error
+    with file:
+        yield file
+
+
+def stored_settings(file: h5py.File) -> dict[str, Any] | None:
+    """The settings that disk-ops stored, None for a file of another program."""
+    text = file.attrs.get(_SETTINGS)
+    return None if text is None else dict(json.loads(text))
+
+
+def image_names(file: h5py.File) -> list[str]:
+    """The names of all the images in a feature file, at any depth."""
+    names: list[str] = []
+
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Group) and isinstance(item.get("keypoints"), h5py.Dataset):
+            names.append(name)
+
+    file.visititems(visit)
+    return names
+
+
+def stored_sources(file: h5py.File) -> dict[str, int | None]:
+    """For each image of a feature file the size in bytes of the image file, as it was."""
+    sizes = {name: file[name].attrs.get(_SOURCE_BYTES) for name in image_names(file)}
+    return {name: None if size is None else int(size) for name, size in sizes.items()}
+
+
+def stored_pairs(file: h5py.File) -> set[str]:
+    """The names (``flat0/flat1``) of all the pairs in a match file."""
+    return {f"{first}/{second}" for first, group in file.items() if isinstance(group, h5py.Group) for second in group}
+
+
+def read_features(file: h5py.File, name: str) -> Features:
+    """The features of one image, in the convention of this package whatever the file's layout.
+
+    Raises:
+        StorageError: when the image is not there, or its arrays don't fit together.
+    """
+    group = file.get(name)
+    if not isinstance(group, h5py.Group) or "keypoints" not in group or "descriptors" not in group:
+        raise StorageError(f"{name}: no features in {file.filename}")
+    corner = (stored_settings(file) or {}).get("layout") == "glue-factory"
+    keypoints = np.asarray(group["keypoints"], dtype=np.float32) - np.float32(0.5 if corner else 0.0)
+    descriptors = np.asarray(group["descriptors"], dtype=np.float32)
+    descriptors = descriptors if corner else descriptors.T
+    key = "scores" if "scores" in group else "keypoint_scores"
+    scores = np.asarray(group[key], dtype=np.float32) if key in group else np.ones(len(keypoints), np.float32)
+    if keypoints.ndim != 2 or descriptors.ndim != 2 or not len(descriptors) == len(keypoints) == len(scores):
+        raise StorageError(
+            f"{name}: keypoints {keypoints.shape} and descriptors {group['descriptors'].shape} in {file.filename} "
+            "don't fit together ([N, 2] and [D, N] are expected)"
+        )
+    size = np.asarray(group["image_size"]).tolist() if "image_size" in group else None
+    return Features(keypoints, np.ascontiguousarray(descriptors), scores, None if size is None else (size[0], size[1]))
+
+
+def read_matches(file: h5py.File, name0: str, name1: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Matches of two images, whichever of them was first when they were stored.
+
+    Returns:
+        Indices [K, 2] into the keypoints of the two images, and the scores [K].
+    """
+    for first, second, swapped in ((name0, name1, False), (name1, name0, True)):
+        item = file.get(pair_name(first, second))
+        if item is None:
+            continue
+        if isinstance(item, h5py.Dataset):
+            pairs = np.asarray(item, dtype=np.int64).reshape(-1, 2)
+            scores = np.ones(len(pairs), np.float32)
+        else:
+            matches0 = np.asarray(item["matches0"], dtype=np.int64)
+            index0 = np.flatnonzero(matches0 >= 0)
+            pairs = np.stack([index0, matches0[index0]], axis=1)
+            scores = np.asarray(item["matching_scores0"], dtype=np.float32)[index0]
+        return (pairs[:, ::-1] if swapped else pairs), scores
+    raise StorageError(f"{name0} and {name1}: not a pair in {file.filename}")

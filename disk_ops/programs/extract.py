@@ -1,0 +1,305 @@
+"""``disk-ops extract``: features of many images into one HDF5 file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from disk_ops import DISKDetector
+from disk_ops.io import images as image_io
+from disk_ops.io.hdf5 import feature_writer, stored_sources
+from disk_ops.io.images import ImageError, Size
+from disk_ops.io.inputs import ImageFile, list_images
+from disk_ops.io.output import ResumableOutput, check_writable, part_of
+from disk_ops.programs.common import (
+    DTYPES,
+    OK,
+    SOME_FAILED,
+    Failures,
+    UserError,
+    available_memory,
+    counted,
+    is_out_of_memory,
+    load_detector,
+    note,
+    number_of_keypoints,
+    pick_device,
+    quiet_opencv,
+    resume_hint,
+)
+
+# Peak memory of the network on the CPU in float32, measured: 2150 bytes per pixel at 2048 x 2048, 2440 at 512 x 512.
+_BYTES_PER_PIXEL = 2000
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image as it goes into the network."""
+
+    name: str
+    image: npt.NDArray[np.float32]  # [3, H, W] in [0, 1]
+    mask: npt.NDArray[np.bool_] | None  # [H, W]
+    original: Size
+    source_bytes: int
+
+    @property
+    def size(self) -> Size:
+        """(width, height) in the network."""
+        return self.image.shape[2], self.image.shape[1]
+
+
+def prepare(file: ImageFile, max_size: int | None, mask_dir: Path | None) -> Prepared:
+    """Read an image and its mask, and scale both down if need be.
+
+    Raises:
+        ImageError: when either can't be used.
+    """
+    try:
+        file.name.encode()
+    except UnicodeEncodeError:
+        raise ImageError("the file name is not UTF-8, so it can't be a name in HDF5; rename the file") from None
+    pixels = image_io.read_image(file.path)
+    original = image_io.size_of(pixels)
+    size = image_io.limited_size(original, max_size)
+    mask = None
+    mask_path = None if mask_dir is None else image_io.find_mask(mask_dir, file.name)
+    if mask_path is not None:
+        try:
+            mask = image_io.downscale_mask(image_io.read_mask(mask_path, original), size)
+        except ImageError as error:
+            raise ImageError(f"its mask {mask_path}: {error}") from error
+    image = image_io.to_rgb_float(image_io.downscale(pixels, size))
+    return Prepared(file.name, image, mask, original, file.path.stat().st_size)
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """The detector with its settings: prepared images in, arrays to store out."""
+
+    detector: DISKDetector
+    device: torch.device
+    dtype: torch.dtype
+    n: int | None
+    window_size: int
+    score_threshold: float
+
+    @torch.inference_mode()
+    def __call__(self, batch: list[Prepared]) -> list[dict[str, npt.NDArray[Any]]]:
+        """Detect and describe in images of one size.
+
+        Raises:
+            MemoryError: when memory is surely too short on the CPU. Linux would grant it all the same, and kill the
+                program when it is used. (A GPU says so by itself.)
+        """
+        needed = _BYTES_PER_PIXEL * len(batch) * batch[0].image[0].size * self.dtype.itemsize // 4
+        available = available_memory() if self.device.type == "cpu" else None
+        if available is not None and needed > available:
+            raise MemoryError(f"about {needed / 1e9:.1f} GB are needed, {available / 1e9:.1f} GB are free")
+        pixels = torch.from_numpy(np.stack([item.image for item in batch]))  # [B, 3, H, W]
+        mask = None
+        if any(item.mask is not None for item in batch):
+            whole = np.ones(batch[0].image.shape[1:], dtype=np.bool_)
+            masks = np.stack([whole if item.mask is None else item.mask for item in batch])
+            mask = torch.from_numpy(masks)[:, None].to(self.device)  # [B, 1, H, W]
+        features = self.detector(
+            pixels.to(self.device, self.dtype),
+            n=self.n,
+            window_size=self.window_size,
+            score_threshold=self.score_threshold,
+            mask=mask,
+        )
+        results = []
+        for item, found in zip(batch, features, strict=True):
+            keypoints = found.keypoints.float().cpu().numpy()
+            scale = (item.original[0] / item.size[0] + item.original[1] / item.size[1]) / 2
+            results.append(
+                {
+                    "keypoints": image_io.to_original(keypoints, item.size, item.original),
+                    "descriptors": found.descriptors.float().cpu().numpy(),
+                    "scores": found.detection_scores.float().cpu().numpy(),
+                    "image_size": np.array(item.original, dtype=np.int64),
+                    "uncertainty": np.float64(scale),
+                    "source_bytes": np.int64(item.source_bytes),
+                }
+            )
+        return results
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; see ``disk-ops extract --help``."""
+    quiet_opencv()
+    start = time.perf_counter()
+    output: Path = arguments.output
+    check_writable(output)
+    if arguments.mask_dir is not None and not arguments.mask_dir.is_dir():
+        raise UserError(f"--mask-dir {arguments.mask_dir} is not a folder")
+    exclude = [output, part_of(output), *filter(None, [arguments.mask_dir])]
+    found = list_images(arguments.images, exclude)
+    if any(image.path == output.absolute() for image in found.images):
+        raise UserError(f"{output} is one of the images and the output as well")
+    device = pick_device(arguments.device)
+    detector, weights_hash = load_detector(arguments.weights, device, arguments.dtype)
+    settings = {
+        "program": "disk-ops extract",
+        "weights": weights_hash,
+        "n": arguments.n,
+        "max_size": arguments.max_size,
+        "window_size": arguments.window_size,
+        "score_threshold": arguments.score_threshold,
+        "masks": arguments.mask_dir is not None,
+        "dtype": arguments.dtype,
+        "layout": arguments.layout,
+    }
+    for message in found.notes:
+        note(message)
+    if device.type == "cpu" and arguments.dtype != "float32":
+        note(f"--dtype {arguments.dtype} is slower than float32 on most CPUs")
+    extractor = Extractor(
+        detector,
+        device,
+        DTYPES[arguments.dtype],
+        number_of_keypoints(arguments),
+        arguments.window_size,
+        arguments.score_threshold,
+    )
+    failures = Failures()
+    hint = resume_hint(output, "images")
+    with hint, ResumableOutput(output, settings, resume=arguments.resume, overwrite=arguments.overwrite) as result:
+        todo, done = _remaining(found.images, result)
+        features = _extract_all(extractor, todo, result, failures, arguments)
+        result.finish(feature_writer(arguments.layout))
+    _print_summary(output, len(todo), done, features, failures, time.perf_counter() - start)
+    return SOME_FAILED if failures else OK
+
+
+def _remaining(images: list[ImageFile], result: ResumableOutput) -> tuple[list[ImageFile], int]:
+    """The images that are not done yet, and how many are. An image file of another length counts as not done."""
+    if result.journal.dropped_bytes:
+        note(f"{result.part}: the last result was only half written when the program was stopped; it is made again")
+    stored = result.already_stored(stored_sources) or {}
+    stored.update({key: int(result.journal.read(key)["source_bytes"]) for key in result.journal})
+    todo, changed = [], 0
+    for image in images:
+        if image.name in stored:
+            try:
+                length = image.path.stat().st_size
+            except OSError:
+                length = None
+            if length == stored[image.name]:
+                continue
+            changed += 1
+        todo.append(image)
+    if changed:
+        note(f"{counted(changed, 'image')} changed since, extracted again")
+    return todo, len(images) - len(todo)
+
+
+def _extract_all(
+    extractor: Extractor,
+    todo: list[ImageFile],
+    result: ResumableOutput,
+    failures: Failures,
+    arguments: argparse.Namespace,
+) -> int:
+    """Work through the images; returns the number of features found."""
+    features = 0
+    progress = tqdm(total=len(todo), unit="image", disable=True if arguments.quiet else None)
+    with progress, ThreadPoolExecutor(arguments.num_workers) as pool:
+        prepared = _prepare_ahead(pool, todo, arguments, failures, progress)
+        for batch in _batches(prepared, arguments.batch_size):
+            for item, arrays in _extract_batch(extractor, batch, failures):
+                if arrays is not None:
+                    result.journal.append(item.name, arrays)
+                    features += len(arrays["scores"])
+                progress.update()
+    return features
+
+
+def _prepare_ahead(
+    pool: ThreadPoolExecutor,
+    todo: list[ImageFile],
+    arguments: argparse.Namespace,
+    failures: Failures,
+    progress: tqdm[Any],
+) -> Iterator[Prepared]:
+    """Decode images in threads, a few ahead of their use, and yield them in order."""
+    pending: deque[tuple[ImageFile, Future[Prepared]]] = deque()
+    waiting = iter(todo)
+    try:
+        while True:
+            while len(pending) <= arguments.num_workers and (file := next(waiting, None)) is not None:
+                pending.append((file, pool.submit(prepare, file, arguments.max_size, arguments.mask_dir)))
+            if not pending:
+                return
+            file, future = pending.popleft()
+            try:
+                item = future.result()
+            except (ImageError, MemoryError) as error:
+                failures.add(file.name, "not enough memory to read it" if isinstance(error, MemoryError) else error)
+                progress.update()
+                continue
+            yield item
+    finally:
+        for _, future in pending:
+            future.cancel()
+
+
+def _batches(items: Iterable[Prepared], batch_size: int) -> Iterator[list[Prepared]]:
+    """Group images of equal size. At most four batches' worth of images wait for others of their size."""
+    waiting: dict[Size, list[Prepared]] = {}
+    for item in items:
+        group = waiting.setdefault(item.size, [])
+        group.append(item)
+        if len(group) == batch_size:
+            yield waiting.pop(item.size)
+        elif sum(map(len, waiting.values())) >= 4 * batch_size:
+            yield waiting.pop(max(waiting, key=lambda size: len(waiting[size])))
+    yield from waiting.values()
+
+
+def _extract_batch(
+    extractor: Extractor, batch: list[Prepared], failures: Failures
+) -> Iterator[tuple[Prepared, dict[str, npt.NDArray[Any]] | None]]:
+    """Extract a batch; where memory is short, one image at a time; None for an image that fails alone, too."""
+    results, reason = None, ""
+    try:
+        results = extractor(batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f" ({error})" if isinstance(error, MemoryError) and str(error) else ""
+    if results is not None:
+        yield from zip(batch, results, strict=True)
+    elif len(batch) > 1:
+        for item in batch:
+            yield from _extract_batch(extractor, [item], failures)
+    else:
+        width, height = batch[0].size
+        failures.add(
+            batch[0].name,
+            f"not enough memory on {extractor.device} for {width}x{height} pixels{reason}; "
+            f"try a smaller --max-size, for example {max(width, height) // 2}",
+        )
+        yield batch[0], None
+
+
+def _print_summary(output: Path, tried: int, done: int, features: int, failures: Failures, seconds: float) -> None:
+    written = tried - len(failures)
+    parts = [counted(written, "image"), counted(features, "feature")]
+    if done:
+        parts.append(f"{done:,} done before")
+    parts.append(f"{len(failures):,} failed")
+    speed = f" ({written / seconds:.2f} images/s)" if written else ""
+    where = str(output) if written or done else "nothing written"
+    print(f"{where}: {', '.join(parts)}, {seconds:.1f} s{speed}")

@@ -1,0 +1,73 @@
+"""Write the README's benchmark tables from the committed results: ``python python/benchmarks/tables.py [--check]``.
+
+Each table stands between ``<!-- benchmark NAME -->`` and ``<!-- /benchmark -->`` and shows results/NAME.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).resolve().parent / "results"
+README = ROOT / "README.md"
+MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.DOTALL)
+
+
+def table(result: dict[str, Any]) -> str:
+    """One benchmark's rows as a Markdown table, with what they were measured on."""
+    lines = ["| input | implementation | median | quartiles | against disk_ops | extra memory |", "|---|---|---|---|---|---|"]
+    last = None
+    for row in result["rows"]:
+        low, high = row["quartiles_ms"]
+        memory = "" if row["peak_mib"] < 0 else f"{row['peak_mib']:.0f} MiB"
+        ratio = "" if row["implementation"] == "disk_ops" else f"{row['ratio']:.2g}× the time"
+        shape = row["shape"] if row["shape"] != last else ""
+        name = f"**{row['implementation']}**" if row["implementation"] == "disk_ops" else row["implementation"]
+        lines.append(
+            f"| {shape} | {name} | {milliseconds(row['median_ms'])} | "
+            f"{milliseconds(low)} – {milliseconds(high)} | {ratio} | {memory} |"
+        )
+        last = row["shape"]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if number)
+    device = result["cuda_device"] if "--device cuda" in result["command"] else result["processor"]
+    lines.append("")
+    lines.append(
+        f"`{result['command']}` on {result['threads']} threads of {device} "
+        f"({result['cpu_capability']}), {result['system']}, {versions}; commit {result['commit']}, {result['date']}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def milliseconds(value: float) -> str:
+    """Three significant digits."""
+    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms"
+
+
+def fill(text: str) -> str:
+    """Replace every marked table by that of its result."""
+
+    def replace(match: re.Match[str]) -> str:
+        result = json.loads((RESULTS / f"{match[2]}.json").read_text())
+        return f"{match[1]}{table(result)}{match[3]}"
+
+    return MARKED.sub(replace, text)
+
+
+def main() -> int:
+    """Update the README, or with --check say whether it is up to date."""
+    text = README.read_text()
+    filled = fill(text)
+    if "--check" in sys.argv[1:]:
+        if filled != text:
+            print("README.md does not show the committed results: run python python/benchmarks/tables.py")
+        return int(filled != text)
+    README.write_text(filled)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The README: its example runs, its commands exist, its figures are those of the committed results."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def readme(repository: Path) -> str:
+    return (repository / "README.md").read_text()
+
+
+def test_examples_run(readme, capsys, monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) == 2
+    read = cv2.imread
+    # A quarter of the pixels tells the same in a quarter of the time.
+    monkeypatch.setattr(cv2, "imread", lambda path: cv2.resize(read(path), None, fx=0.5, fy=0.5))
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    found = re.search(r"(\d+) and (\d+) keypoints, (\d+) matches", capsys.readouterr().out)
+    assert found is not None and all(int(number) > 100 for number in found.groups())
+    assert isinstance(names["local_matcher"], torch.nn.Module)
+
+
+def test_example_is_short(readme):
+    block = re.search(r"## Example\n\n```python\n(.*?)```", readme, re.DOTALL)
+    assert block is not None
+    assert len([line for line in block[1].splitlines() if line.strip()]) <= 10
+
+
+def test_tables_show_the_committed_results(repository):
+    tables = repository / "python" / "benchmarks" / "tables.py"
+    result = subprocess.run([sys.executable, tables, "--check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_commands_exist(readme):
+    from disk_ops.cli import build_parser
+
+    commands = re.findall(r"^disk-ops (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        build_parser().parse_args(command.split())
+
+
+def test_links_lead_somewhere(readme, repository):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", readme):
+        assert (repository / target).exists(), target
+
+
+def test_op_table_is_complete(readme):
+    from disk_ops import ops
+
+    for name in ops.__all__:
+        if name.islower():
+            assert f"`ops.{name}(" in readme, name
