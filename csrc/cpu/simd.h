@@ -1,8 +1,10 @@
-// Instruction sets of the CPU kernels: plain loops that the compiler vectorises are compiled for several
-// of them and the best one is taken when the library is loaded.
+// Plain loops that the compiler vectorises, compiled for several instruction sets; the best one is chosen when the
+// library is loaded. Where the toolchain can't choose at load time (no glibc, no GCC, other processors), once.
 #pragma once
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
+#include <cstdlib>  // defines __GLIBC__
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define DISK_CLONE_FOR_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define DISK_CLONE_FOR_SIMD
