@@ -19,7 +19,10 @@ MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.
 
 def table(result: dict[str, Any]) -> str:
     """One benchmark's rows as a Markdown table, with what they were measured on."""
-    lines = ["| input | implementation | median | quartiles | against disk_ops | extra memory |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| input | implementation | median | quartiles | against disk_ops | extra memory |",
+        "|---|---|---|---|---|---|",
+    ]
     last = None
     for row in result["rows"]:
         low, high = row["quartiles_ms"]
