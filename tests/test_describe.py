@@ -1,0 +1,117 @@
+"""DISKDetector.describe: descriptors at given points, and one network pass for detect and describe."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from comparing import photo_like
+
+from disk_ops import DISKDetector
+from disk_ops.geometry import sample_descriptors
+
+
+@pytest.fixture(scope="module")
+def detector(device):
+    return DISKDetector.from_pretrained("start", device)
+
+
+class TestDescribe:
+    def test_integer_pixels_are_exact(self, device, detector):
+        images = photo_like(device, 2, 3, 40, 50)
+        _, dense = detector.heatmap_and_dense_descriptors(images)
+        points = torch.tensor([[[0, 0], [49, 39], [7, 11]], [[49, 0], [0, 39], [20, 3]]], device=device)
+        read = torch.stack([dense[b, :, y, x] for b in range(2) for x, y in points[b].tolist()]).view(2, 3, 128)
+        for keypoints in (points, points.float(), points.double()):
+            assert torch.equal(detector.describe(images, keypoints), F.normalize(read, dim=-1))
+
+    def test_fractional_points_are_interpolated(self, device, detector):
+        images = photo_like(device, 1, 3, 40, 50)
+        _, dense = detector.heatmap_and_dense_descriptors(images)
+        points = torch.rand(1, 64, 2, device=device) * torch.tensor([49, 39], device=device)
+        grid = points / torch.tensor([49, 39], device=device) * 2 - 1
+        expected = F.grid_sample(dense, grid[:, None], align_corners=True)[:, :, 0].mT
+        torch.testing.assert_close(
+            detector.describe(images, points), F.normalize(expected, dim=-1), rtol=1e-4, atol=1e-5
+        )
+
+    def test_lafs_count_by_their_centres(self, device, detector):
+        images = photo_like(device, 1, 3, 40, 50)
+        points = torch.rand(1, 5, 2, device=device) * 30
+        lafs = torch.cat([torch.eye(2, device=device).expand(1, 5, 2, 2) * 7, points[..., None]], -1)
+        assert torch.equal(detector.describe(images, lafs), detector.describe(images, points))
+
+    def test_points_outside_get_the_nearest_pixel(self, device, detector):
+        images = photo_like(device, 1, 3, 40, 50)
+        outside = torch.tensor([[[-3.5, -9.0], [1e9, 1e9], [12.0, -0.1]]], device=device)
+        inside = torch.tensor([[[0.0, 0.0], [49.0, 39.0], [12.0, 0.0]]], device=device)
+        assert torch.equal(detector.describe(images, outside), detector.describe(images, inside))
+
+    def test_nan_gives_nan_and_harms_nobody(self, device):
+        dense = torch.rand(1, 4, 5, 6, device=device)
+        points = torch.tensor([[[torch.nan, 1.0], [2.0, 1.0]]], device=device)
+        sampled = sample_descriptors(dense, points)
+        assert sampled[0, 0].isnan().all()
+        assert torch.equal(sampled[0, 1], F.normalize(dense[0, :, 1, 2], dim=0))
+
+    def test_no_points(self, device, detector):
+        assert detector.describe(photo_like(device, 2, 3, 32, 32), torch.zeros(2, 0, 2, device=device)).shape == (
+            2,
+            0,
+            128,
+        )
+
+    def test_gradients_reach_the_points(self, device, detector):
+        points = torch.tensor([[[5.3, 7.8]]], device=device, requires_grad=True)
+        detector.describe(photo_like(device, 1, 3, 32, 32), points)[..., 0].sum().backward()
+        assert points.grad.any()
+
+    @pytest.mark.parametrize("shape", [(4, 2), (2, 4, 2), (1, 4, 3), (1, 4, 3, 2)])
+    def test_exception(self, device, detector, shape):
+        with pytest.raises(ValueError, match=r"keypoints must have shape \[B, N, 2\] or \[B, N, 2, 3\] with B = 1"):
+            detector.describe(torch.rand(1, 3, 32, 32, device=device), torch.rand(shape, device=device))
+
+
+class TestOnePassForDetectAndDescribe:
+    @pytest.fixture
+    def counted(self, device):
+        detector = DISKDetector.from_pretrained("start", device)
+        detector.passes = 0
+
+        def count(*_):
+            detector.passes += 1
+
+        detector.unet.register_forward_hook(count)
+        return detector
+
+    def test_same_image(self, device, counted):
+        images = photo_like(device, 1, 3, 32, 32)
+        lafs, _ = counted.detect(images)
+        counted.describe(images, lafs)
+        assert counted.passes == 1
+
+    def test_nothing_stale(self, device, counted):
+        images = photo_like(device, 1, 3, 32, 32)
+        points = torch.tensor([[[8.0, 8.0]]], device=device)
+        counted.detect(images)
+        other = images.flip(3)
+        assert torch.equal(counted.describe(other, points), DISKDetector.describe(counted, other, points))
+        counted.detect(images)
+        images.mul_(0.5).add_(torch.rand_like(images) * 0.5)  # changed in place
+        changed = counted.describe(images, points)
+        assert torch.equal(changed, counted.describe(images, points))
+        counted.detect(images)
+        with torch.no_grad():
+            counted.unet.path_up[3].conv[3].weight.neg_()  # other weights
+        assert not torch.equal(counted.describe(images, points), changed)
+
+    def test_memory_goes_with_the_image(self, device, counted):
+        images = photo_like(device, 1, 3, 32, 32)
+        with torch.no_grad():  # with gradients, the graph keeps the image anyway
+            counted.detect(images)
+        assert counted._last_maps._entry is not None
+        del images
+        gc.collect()
+        assert counted._last_maps._entry is None
