@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 
 PY := $(VENV)/bin/python
 CUDA_PY := $(CUDA_VENV)/bin/python
-BUILD_TOOLS := "setuptools>=64,<82" wheel ninja "pybind11>=2.12"
+BUILD_TOOLS := "setuptools>=64" wheel ninja "pybind11>=2.12"
 
 PACKAGE := setup.py pyproject.toml MANIFEST.in
 NATIVE := $(wildcard csrc/* csrc/cpu/* csrc/cuda/* python/bindings.cpp)

@@ -27,6 +27,9 @@ INSTALL_TORCH_FIRST = (
     "disk_ops compiles against the PyTorch that you use, and none was found: install torch first (pip install torch), "
     "then run `pip install .` (or `pip install --no-build-isolation .`, where the build tool hides your environment)"
 )
+OLDEST_TORCH = (2, 4)
+# What is needed besides torch itself: see `dependencies`.
+DEPENDENCIES = ["kornia>=0.7", "numpy", "opencv-python", "h5py", "safetensors", "tqdm"]
 # Built when no GPU can be asked. Newer GPUs compile the PTX of the last one when they load it.
 DEFAULT_ARCHS = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0")
 
@@ -63,6 +66,19 @@ def import_torch() -> None:
         if error.name != "torch":
             raise
         raise SystemExit(INSTALL_TORCH_FIRST) from None
+
+
+def dependencies(torch_version: str) -> list[str]:
+    """Requirements of the package: exactly the torch that it is compiled against.
+
+    With an open requirement, another dependency that wants a newer torch would make pip replace the one of the user,
+    and leave compiled ops that don't fit it. A local version ("+cu130") is met by the public one that is named here.
+    """
+    public = torch_version.partition("+")[0]
+    numbers = re.match(r"(\d+)\.(\d+)", public)
+    if numbers is None or tuple(map(int, numbers.groups())) < OLDEST_TORCH:
+        raise SystemExit(f"disk_ops needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, got {torch_version}")
+    return [f"torch=={public}", *DEPENDENCIES]
 
 
 # ------------------------------------------------------------------------------------------------ the CUDA toolkit
@@ -346,6 +362,7 @@ def main() -> None:
 
     setuptools.setup(
         license="Apache-2.0",
+        install_requires=dependencies(str(torch.__version__)),
         ext_modules=[setuptools.Extension("disk_ops._C", sources=sources(with_cuda=False))],
         cmdclass={"build_ext": BuildExtension},
         options={"build": {"build_base": build_base}},

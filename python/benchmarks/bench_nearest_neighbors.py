@@ -62,7 +62,7 @@ def _on_arrays(array1: object, array2: object) -> dict[str, Callable[[], object]
     found["OpenCV BFMatcher, twice"] = lambda: (
         matcher.knnMatch(array1, array2, 2),
         matcher.knnMatch(array2, array1, 2),
-    )  # type: ignore[call-overload]
+    )
     return found
 
 
