@@ -29,7 +29,7 @@ inline void check_nms_topk(const at::Tensor& heatmap,  // [B, 1, H, W]
   TORCH_CHECK(heatmap.dim() == 4 && heatmap.size(1) == 1, "heatmap must have shape [B, 1, H, W], got ",
               heatmap.sizes());
   check_floating(heatmap, "heatmap");
-  TORCH_CHECK(heatmap.size(2) == 0 || heatmap.size(3) < std::numeric_limits<int32_t>::max() / heatmap.size(2),
+  TORCH_CHECK(heatmap.size(2) == 0 || heatmap.size(3) <= std::numeric_limits<int32_t>::max() / heatmap.size(2),
               "heatmap must have fewer than 2^31 pixels per image, got ", heatmap.sizes());
   TORCH_CHECK(!n || *n > 0, "n must be a positive integer or None, got ", *n);
   TORCH_CHECK(window_size > 0 && window_size % 2 == 1, "window_size must be an odd positive integer, got ",

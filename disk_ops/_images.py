@@ -10,10 +10,12 @@ from torch import Tensor
 def check_images(
     images: Tensor,  # [B, C, H, W]
     weight: Tensor | None,  # any parameter of the network
+    channels: int,
 ) -> None:
     """Raise an error that names what is wrong with a batch of images."""
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise ValueError(f"images must have shape [B, C, H, W] with C 1 or 3, got {list(images.shape)}")
+    if images.ndim != 4 or images.shape[1] not in (1, channels):
+        wanted = " or ".join(map(str, sorted({1, channels})))
+        raise ValueError(f"images must have shape [B, C, H, W] with C {wanted}, got {list(images.shape)}")
     if not images.is_floating_point():
         raise TypeError(f"images must be floating point in [0, 1], got {images.dtype}")
     if 0 in images.shape[2:]:
@@ -22,15 +24,17 @@ def check_images(
         return
     if images.device != weight.device:
         raise ValueError(f"images must be on the detector's device ({weight.device}), got {images.device}")
-    if images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type):
+    converted = torch.is_autocast_enabled(images.device.type) and torch.float64 not in (images.dtype, weight.dtype)
+    if images.dtype != weight.dtype and not converted:
         raise TypeError(f"images must be of the detector's dtype ({weight.dtype}), got {images.dtype}")
 
 
-def to_rgb(
-    images: Tensor,  # [B, 1 or 3, H, W]
+def repeat_channel(
+    images: Tensor,  # [B, 1 or channels, H, W]
+    channels: int,
 ) -> Tensor:
-    """Repeat a single channel three times: ``[B, 3, H, W]``."""
-    return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+    """Repeat the channel of a grey image: ``[B, channels, H, W]``."""
+    return images if images.shape[1] == channels else images.expand(-1, channels, -1, -1)
 
 
 def pad_to_multiple(
@@ -45,13 +49,14 @@ def pad_to_multiple(
 def as_mask(
     mask: Tensor,  # [B, 1, H, W]
     images: Tensor,  # [B, C, H, W]
+    name: str = "mask",
 ) -> Tensor:
     """Return a checked mask as bool: True where it is True or above 0."""
     expected = [images.shape[0], 1, *images.shape[2:]]
     if list(mask.shape) != expected:
-        raise ValueError(f"mask must have shape {expected} as images have, got {list(mask.shape)}")
+        raise ValueError(f"{name} must have shape {expected} as images have, got {list(mask.shape)}")
     if mask.device != images.device:
-        raise ValueError(f"mask must be on the device of images ({images.device}), got {mask.device}")
+        raise ValueError(f"{name} must be on the device of images ({images.device}), got {mask.device}")
     return mask if mask.dtype == torch.bool else mask > 0
 
 
@@ -61,11 +66,13 @@ def crop_mask(
 ) -> Tensor:
     """Return which pixels of a padded batch belong to its images: ``[B, 1, H, W]`` bool."""
     batch, _, height, width = images.shape
+    if not isinstance(image_size, Tensor):
+        raise TypeError(f"image_size must be a tensor, got {type(image_size).__name__}")
     if list(image_size.shape) != [batch, 2]:
         raise ValueError(f"image_size must have shape [{batch}, 2] (width, height), got {list(image_size.shape)}")
-    if image_size.is_floating_point():
+    if image_size.is_floating_point() or image_size.dtype == torch.bool:
         raise TypeError(f"image_size must hold integers, got {image_size.dtype}")
-    size = image_size.to(images.device)
+    size = image_size.to(images.device, torch.int64)
     if bool(((size < 1) | (size > torch.tensor([width, height], device=size.device))).any()):
         raise ValueError(f"image_size must lie between 1 and {[width, height]}, got {image_size.tolist()}")
     x, y = torch.arange(width, device=size.device), torch.arange(height, device=size.device)

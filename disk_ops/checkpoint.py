@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -49,10 +47,16 @@ def _resolve(checkpoint: str | Path) -> Path:
     bundled = WEIGHTS_FOLDER / f"{checkpoint}.safetensors"
     if isinstance(checkpoint, str) and checkpoint in bundled_checkpoints():
         return bundled
-    path = Path(checkpoint).expanduser()
-    if path.is_file():
+    if not isinstance(checkpoint, str | Path):
+        raise TypeError(f"checkpoint must be a name, a path or a mapping, got {type(checkpoint).__name__}")
+    try:
+        path = Path(checkpoint).expanduser()
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise FileNotFoundError(f"checkpoint {str(checkpoint)!r} is no path: {error}") from error
+    if is_file:
         return path
-    if path.is_dir():
+    if is_folder:
         raise ValueError(f"checkpoint {str(checkpoint)!r} is a folder; give the file in it")
     raise FileNotFoundError(
         f"checkpoint {str(checkpoint)!r} is neither a bundled name ({', '.join(bundled_checkpoints())}) nor a file. "
@@ -61,18 +65,17 @@ def _resolve(checkpoint: str | Path) -> Path:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    # Damaged files make the readers fail in every way there is: zip, pickle, struct, unicode errors and more.
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        if path.suffix.lower() == ".safetensors":
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = "it is no PyTorch file, or it holds more than tensors, which is never executed"
         raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
-    except (RuntimeError, EOFError, zipfile.BadZipFile, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is not a readable checkpoint: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{path} is not a readable checkpoint: {type(error).__name__} {error}".rstrip()) from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} is not a DISK checkpoint: it holds a {type(content).__name__}, not a state dict")
     return content
@@ -90,4 +93,9 @@ def _find_weights(content: Mapping[str, Any], source: str) -> dict[str, Tensor]:
             f"{source} is not a DISK checkpoint: expected weights such as {_LAST_WEIGHT!r}, bare or under "
             f"{' or '.join(map(repr, _NESTING_KEYS))}; found {shown}{', ...' if len(content) > 4 else ''}"
         )
+    if weights[_LAST_WEIGHT].ndim != 4 or weights[_LAST_WEIGHT].shape[0] < 2:
+        raise ValueError(f"{source} does not fit: {_LAST_WEIGHT} has shape {list(weights[_LAST_WEIGHT].shape)}")
+    for name, value in weights.items():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise ValueError(f"{source} is not a DISK checkpoint: {name} is of dtype {value.dtype}")
     return weights

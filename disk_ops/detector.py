@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, to_rgb
-from disk_ops._last_maps import LastMaps
+from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures
-from disk_ops.geometry import lafs_from_keypoints, sample_descriptors
+from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
 from disk_ops.ops import LocalMaxima, nms_topk
 
@@ -27,9 +26,10 @@ class DISKDetector(nn.Module):
     padded with zeros at the bottom and right, and results are cropped back. Keypoints are pixels in xy order with
     integer pixel centres, best score first.
 
-    Calls, weights and results are those of ``kornia.feature.DISK``. Differences, all where its results are wrong or
-    missing: plateaus keep one pixel, every size and one-channel images are accepted, keypoints come sorted by score.
-    Like kornia, it leaves out the outermost ``window_size // 2`` pixels; ``border=0`` keeps them.
+    Calls, weights and results are those of ``kornia.feature.DISK``, except that a plateau keeps one pixel instead of
+    none, every size and one-channel images are accepted (``pad_if_not_divisible`` is on), keypoints come best first
+    instead of in raster order, and :meth:`from_pretrained` downloads nothing. Like kornia, it leaves out the outermost
+    ``window_size // 2`` pixels; ``border=0`` keeps them.
 
     Gradients reach the scores and descriptors (and the weights); use ``torch.inference_mode()`` where they aren't
     needed.
@@ -57,12 +57,13 @@ class DISKDetector(nn.Module):
             raise ValueError(f"desc_dim must be a positive integer, got {desc_dim}")
         if norm not in ("instance", "valid"):
             raise ValueError(f"norm must be 'instance' or 'valid', got {norm!r}")
+        if unet is not None and not isinstance(unet, nn.Module):
+            raise TypeError(f"unet must be an nn.Module, got {type(unet).__name__}")
         if norm == "valid" and unet is not None and not isinstance(unet, UNet):
             raise ValueError("norm='valid' needs the network of disk_ops.model, got a unet of another type")
         self.desc_dim = desc_dim
         self.norm = norm
         self.unet = UNet(desc_dim=desc_dim) if unet is None else unet
-        self._last_maps = LastMaps()
 
     @classmethod
     def from_pretrained(
@@ -110,9 +111,12 @@ class DISKDetector(nn.Module):
         Returns:
             heatmap :math:`(B, 1, H, W)` (logits), descriptors :math:`(B, D, H, W)`.
         """
-        check_images(images, next(self.parameters(), None))
+        channels = self.unet.in_channels if isinstance(self.unet, UNet) else 3
+        check_images(images, next(self.parameters(), None), channels)
+        if valid is not None:
+            valid = as_mask(valid, images, "valid")
         height, width = images.shape[-2:]
-        padded = pad_to_multiple(to_rgb(images), self._stride)
+        padded = pad_to_multiple(repeat_channel(images, channels), self._stride)
         if padded.numel() == 0:
             output = images.new_zeros(images.shape[0], self.desc_dim + 1, height, width)
         elif self.norm == "valid":
@@ -123,6 +127,10 @@ class DISKDetector(nn.Module):
             output = self.unet(padded)
         if output.shape[1] != self.desc_dim + 1:
             raise ValueError(f"unet must give desc_dim + 1 = {self.desc_dim + 1} channels, got {output.shape[1]}")
+        if padded.numel() and output.shape[-2:] != padded.shape[-2:]:
+            raise ValueError(
+                f"unet must keep the size of the images {list(padded.shape[-2:])}, got {list(output.shape[-2:])}"
+            )
         output = output[..., :height, :width]
         return output[:, self.desc_dim :], output[:, : self.desc_dim]
 
@@ -149,7 +157,8 @@ class DISKDetector(nn.Module):
             mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
             border: features keep this distance from the edges of the image; ``None``: ``window_size // 2``.
             image_size: width and height of each image in a batch padded at the bottom and right,
-                shape :math:`(B, 2)`; features come from the images only.
+                shape :math:`(B, 2)`; features come from the images only. The sizes are read on the host, so such a
+                call is not one graph for ``torch.compile``; a ``mask`` is.
 
         Returns:
             The features of each image, best score first.
@@ -209,16 +218,30 @@ class DISKDetector(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Detect features, in the form of kornia's detectors; see :meth:`forward_laf`.
 
-        :meth:`describe` of the same image right afterwards reuses the network's output.
-
         Returns:
             lafs :math:`(B, N, 2, 3)`, responses :math:`(B, N)`.
         """
+        lafs, responses, _ = self.detect_with_dense_descriptors(img, mask, n, window_size, score_threshold, border)
+        return lafs, responses
+
+    def detect_with_dense_descriptors(
+        self,
+        img: Tensor,  # [B, C, H, W]
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        n: int | None = None,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
+        border: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Detect features and return the map that their descriptors are read from; see :meth:`detect`.
+
+        Returns:
+            lafs :math:`(B, N, 2, 3)`, responses :math:`(B, N)`, dense descriptors :math:`(B, D, H, W)`.
+        """
         keep = self._valid_pixels(img, mask, None)
-        heatmap, descriptors = self.heatmap_and_dense_descriptors(img, keep)
-        self._last_maps.remember(self, img, mask if self.norm == "valid" else None, descriptors)
+        heatmap, dense = self.heatmap_and_dense_descriptors(img, keep)
         maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, None)
-        return lafs_from_keypoints(maxima.keypoints, maxima.valid), maxima.scores
+        return lafs_from_keypoints(maxima.keypoints, maxima.valid), maxima.scores, dense
 
     def describe(
         self,
@@ -237,17 +260,14 @@ class DISKDetector(nn.Module):
         Returns:
             L2-normalised descriptors :math:`(B, N, D)`.
         """
-        if keypoints.ndim == 4 and keypoints.shape[-2:] == (2, 3):
-            keypoints = keypoints[..., 2]
-        if keypoints.ndim != 3 or keypoints.shape[-1] != 2 or keypoints.shape[0] != images.shape[0]:
+        points = laf_centres(keypoints)
+        if points.ndim != 3 or points.shape[-1] != 2 or points.shape[0] != images.shape[0]:
             raise ValueError(
                 f"keypoints must have shape [B, N, 2] or [B, N, 2, 3] with B = {images.shape[0]}, "
                 f"got {list(keypoints.shape)}"
             )
-        descriptors = self._last_maps.recall(self, images, mask if self.norm == "valid" else None)
-        if descriptors is None:
-            _, descriptors = self.heatmap_and_dense_descriptors(images, self._valid_pixels(images, mask, None))
-        return sample_descriptors(descriptors, keypoints)
+        _, dense = self.heatmap_and_dense_descriptors(images, self._valid_pixels(images, mask, None))
+        return sample_descriptors(dense, points)
 
     @property
     def _stride(self) -> int:
@@ -266,7 +286,7 @@ class DISKDetector(nn.Module):
         keep = self._valid_pixels(images, mask, image_size)
         heatmap, dense = self.heatmap_and_dense_descriptors(images, keep)
         maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
-        descriptors = sample_descriptors(dense, maxima.keypoints) * maxima.valid[..., None]
+        descriptors = torch.where(maxima.valid[..., None], sample_descriptors(dense, maxima.keypoints), 0)
         precision = torch.promote_types(heatmap.dtype, torch.float32)
         return PaddedFeatures(maxima.keypoints.to(precision), maxima.scores, descriptors, maxima.valid)
 
@@ -295,13 +315,13 @@ class DISKDetector(nn.Module):
             return nms_topk(heatmap, n, window_size, score_threshold, border, keep)
         # The border runs along each image's own edges, so each is searched by itself.
         assert keep is not None
+        if len(image_size) == 0:
+            return nms_topk(heatmap, n, window_size, score_threshold, border)
         each = [
             nms_topk(heatmap[i, None, :, :h, :w], n, window_size, score_threshold, border, keep[i, None, :, :h, :w])
             for i, (w, h) in enumerate(image_size.tolist())
         ]
-        columns = n if n is not None else max((maxima.scores.shape[1] for maxima in each), default=0)
-        if not each:
-            return nms_topk(heatmap, columns or None, window_size, score_threshold, border)
+        columns = n if n is not None else max(maxima.scores.shape[1] for maxima in each)
         return LocalMaxima(
             torch.cat([F.pad(m.keypoints, (0, 0, 0, columns - m.keypoints.shape[1])) for m in each]),
             torch.cat([F.pad(m.scores, (0, columns - m.scores.shape[1])) for m in each]),

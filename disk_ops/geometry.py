@@ -17,6 +17,13 @@ def lafs_from_keypoints(
     return torch.cat([frames, centres[..., None]], dim=-1) * valid[..., None, None]
 
 
+def laf_centres(
+    keypoints: Tensor,  # [B, N, 2] or LAFs [B, N, 2, 3]
+) -> Tensor:
+    """Return points as they are, and of local affine frames the centres ``[B, N, 2]``."""
+    return keypoints[..., 2] if keypoints.ndim == 4 and keypoints.shape[-2:] == (2, 3) else keypoints
+
+
 def sample_descriptors(
     dense: Tensor,  # [B, D, H, W]
     keypoints: Tensor,  # [B, N, 2] xy
@@ -27,7 +34,9 @@ def sample_descriptors(
     nearest pixel's descriptor, NaN gives NaN. Normalisation is in float32 at least, the result in the map's dtype.
     """
     if not keypoints.is_floating_point():
-        sampled = _gather(dense, keypoints[..., 0], keypoints[..., 1])
+        height, width = dense.shape[-2:]
+        x, y = keypoints.long().unbind(-1)
+        sampled = _gather(dense, x.clamp(0, width - 1), y.clamp(0, height - 1))
     else:
         sampled = _interpolate(dense, keypoints)
     precision = torch.promote_types(dense.dtype, torch.float32)

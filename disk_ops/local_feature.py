@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any, NamedTuple
+
 from torch import Tensor, nn
 
 from disk_ops.detector import DISKDetector
+from disk_ops.geometry import laf_centres, sample_descriptors
 
 
 class DISKLocalFeature(nn.Module):
@@ -49,7 +53,19 @@ class DISKLocalFeature(nn.Module):
 
 
 class DISKKeypoints(DISKLocalFeature):
-    """The detecting half, first argument of ``kornia.feature.LocalFeature``; arguments of :class:`DISKLocalFeature`."""
+    """The detecting half, first argument of ``kornia.feature.LocalFeature``; arguments of :class:`DISKLocalFeature`.
+
+    It hands the dense descriptors of the image it has seen to the :class:`DISKDescriptors` made of it.
+
+    Example:
+        >>> import kornia.feature as KF, torch
+        >>> keypoints = DISKKeypoints(DISKDetector.from_pretrained(), n=16)
+        >>> feature = KF.LocalFeature(keypoints, DISKDescriptors(keypoints))
+        >>> feature(torch.rand(1, 3, 64, 64))[2].shape
+        torch.Size([1, 16, 128])
+    """
+
+    _handed_over: _HandedOver | None = None
 
     def forward(  # type: ignore[override]
         self,
@@ -57,18 +73,34 @@ class DISKKeypoints(DISKLocalFeature):
         mask: Tensor | None = None,  # [B, 1, H, W]
     ) -> tuple[Tensor, Tensor]:
         """Return lafs ``[B, N, 2, 3]`` and responses ``[B, N]``."""
-        return self.disk.detect(img, mask, self.n, self.window_size, self.score_threshold, self.border)
+        lafs, responses, dense = self.disk.detect_with_dense_descriptors(
+            img, mask, self.n, self.window_size, self.score_threshold, self.border
+        )
+        self._handed_over = _HandedOver(weakref.ref(img), dense)
+        return lafs, responses
+
+    def take_dense_descriptors(
+        self,
+        img: Tensor,  # [B, C, H, W]
+    ) -> Tensor | None:
+        """Return the dense descriptors ``[B, D, H, W]`` if the last image is this one, and forget them either way."""
+        handed_over, self._handed_over = self._handed_over, None
+        return handed_over.dense if handed_over is not None and handed_over.img() is img else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_handed_over"}
 
 
 class DISKDescriptors(nn.Module):
     """The describing half, second argument of ``kornia.feature.LocalFeature``.
 
-    Given the detector of :class:`DISKKeypoints`, it reuses that one's network pass.
+    It describes the image that its :class:`DISKKeypoints` saw last from the same network pass (and under the same mask,
+    which kornia doesn't pass on), and any other image by a pass of its own.
     """
 
-    def __init__(self, detector: DISKDetector) -> None:
+    def __init__(self, keypoints: DISKKeypoints) -> None:
         super().__init__()
-        self.disk = detector
+        self.keypoints = keypoints
 
     def forward(
         self,
@@ -76,4 +108,12 @@ class DISKDescriptors(nn.Module):
         lafs: Tensor,  # [B, N, 2, 3]
     ) -> Tensor:
         """Return descriptors ``[B, N, D]``."""
-        return self.disk.describe(img, lafs)
+        dense = self.keypoints.take_dense_descriptors(img)
+        if dense is None:
+            return self.keypoints.disk.describe(img, lafs)
+        return sample_descriptors(dense, laf_centres(lafs))
+
+
+class _HandedOver(NamedTuple):
+    img: weakref.ref[Tensor]
+    dense: Tensor  # [B, D, H, W]

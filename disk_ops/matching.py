@@ -22,7 +22,8 @@ class MutualNearestNeighbor(nn.Module):
 
     Args:
         ratio: keep a match only if its distance is at most ``ratio`` times that of the second-best neighbour, in both
-            directions; ``None``: no test. Where there is no second neighbour the test passes.
+            directions; ``None``: no test. Where there is no second neighbour the test passes; where both neighbours are
+            at distance 0 it fails.
 
     Example:
         >>> matcher = MutualNearestNeighbor()
@@ -92,4 +93,5 @@ def _passes(
     distances: Tensor,  # [..., 2] best and second best
     ratio: float,
 ) -> Tensor:
-    return distances[..., 0] <= ratio * distances[..., 1]
+    # Two neighbours at distance 0 are as ambiguous as can be, whatever 0 <= ratio * 0 says.
+    return (distances[..., 0] <= ratio * distances[..., 1]) & (distances[..., 1] > 0)

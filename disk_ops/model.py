@@ -117,7 +117,8 @@ class UpBlock(nn.Module):
         x = _upsample(x)
         if coarse_valid is not None:
             weight = _upsample(coarse_valid.to(x.dtype))
-            x = torch.where(weight > 0, x / weight, 0)
+            # The outer where() hides 0 / 0 from the result, the inner one from its gradient.
+            x = torch.where(weight > 0, x / torch.where(weight > 0, weight, 1), 0)
         return self.conv(torch.cat([x, skip], dim=1), valid)
 
 
@@ -153,6 +154,7 @@ class UNet(nn.Module):
         super().__init__()
         if len(down) != len(up) + 2:
             raise ValueError(f"down must have two entries more than up, got {list(down)} and {list(up)}")
+        self.in_channels = in_channels
         inputs = [in_channels, *down[:-1]]
         self.path_down = nn.ModuleList(
             DownBlock(before, after, size, first=i == 0)

@@ -73,7 +73,9 @@ def _window_minimum(
     exact = torch.float32 if rank.device.type == "mps" else torch.float64
     if exact == torch.float32 and rank[0].numel() > 2**24:
         return _window_minimum(rank.cpu(), window_size).to(rank.device)
-    radius = window_size // 2
+    _, height, width = rank.shape
+    radius = min(window_size // 2, max(height, width) - 1)
+    window_size = 2 * radius + 1
     worst_first = -rank.to(exact)
     pooled = F.max_pool2d(worst_first, (1, window_size), 1, (0, radius))
     pooled = F.max_pool2d(pooled, (window_size, 1), 1, (radius, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
 import pytest
@@ -79,7 +80,7 @@ def test_code_is_never_executed(tmp_path, write):
 def test_not_a_checkpoint(tmp_path, suffix, content):
     path = tmp_path / f"wrong{suffix}"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"wrong\{suffix} is not a readable"):
+    with pytest.raises(ValueError, match=rf"wrong\{suffix} is not a readable checkpoint: ."):
         DISKDetector.from_pretrained(path)
 
 
@@ -96,6 +97,30 @@ def test_missing_file():
         FileNotFoundError, match=r"checkpoint 'depth' is neither a bundled name \(.*start.*\) nor a file"
     ):
         DISKDetector.from_pretrained("depth")
+
+
+@pytest.mark.parametrize("checkpoint", ["x" * 5000, "~nobody-of-this-name/x.pth", "a\0b"])
+def test_impossible_path(checkpoint):
+    with pytest.raises(FileNotFoundError, match="checkpoint '"):
+        DISKDetector.from_pretrained(checkpoint)
+
+
+@pytest.mark.parametrize("checkpoint", [None, 3, b"start", io.BytesIO()])
+def test_neither_name_nor_path_nor_mapping(checkpoint):
+    with pytest.raises(TypeError, match="checkpoint must be a name, a path or a mapping, got "):
+        DISKDetector.from_pretrained(checkpoint)
+
+
+def test_suffix_in_capitals(tmp_path, weights):
+    save_file(weights, tmp_path / "save.SAFETENSORS")
+    assert same(DISKDetector.from_pretrained(tmp_path / "save.SAFETENSORS"), weights)
+
+
+def test_weights_of_other_dtypes_and_shapes(weights):
+    with pytest.raises(ValueError, match=r"unet\.path_down\.0\.1\.3\.bias is of dtype torch\.int64"):
+        DISKDetector.from_pretrained(weights | {"unet.path_down.0.1.3.bias": torch.ones(16, dtype=torch.int64)})
+    with pytest.raises(ValueError, match=r"unet\.path_up\.3\.conv\.3\.weight has shape \[\]"):
+        DISKDetector.from_pretrained(weights | {"unet.path_up.3.conv.3.weight": torch.tensor(1.0)})
 
 
 def test_folder(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +47,25 @@ class TestDescribe:
         inside = torch.tensor([[[0.0, 0.0], [49.0, 39.0], [12.0, 0.0]]], device=device)
         assert torch.equal(detector.describe(images, outside), detector.describe(images, inside))
 
+    def test_integer_points_outside_get_the_nearest_pixel(self, device, detector):
+        images = photo_like(device, 1, 3, 40, 50)
+        outside = torch.tensor([[[-1, -7], [50, 40], [12, -1]]], device=device)
+        inside = torch.tensor([[[0, 0], [49, 39], [12, 0]]], device=device)
+        for dtype in (torch.int64, torch.int32, torch.int16):
+            assert torch.equal(detector.describe(images, outside.to(dtype)), detector.describe(images, inside))
+        assert torch.equal(detector.describe(images, inside.to(torch.uint8)), detector.describe(images, inside))
+
+    def test_is_independent_of_detect(self, device, detector):
+        images = photo_like(device, 1, 3, 32, 32)
+        points = torch.tensor([[[8.0, 8.0]]], device=device)
+        expected = detector.describe(images, points)
+        _, responses = detector.detect(images)
+        responses.sum().backward()
+        described = detector.describe(images, points)
+        described.sum().backward()
+        assert torch.equal(described, expected)
+        detector.zero_grad()
+
     def test_nan_gives_nan_and_harms_nobody(self, device):
         dense = torch.rand(1, 4, 5, 6, device=device)
         points = torch.tensor([[[torch.nan, 1.0], [2.0, 1.0]]], device=device)
@@ -72,46 +89,3 @@ class TestDescribe:
     def test_exception(self, device, detector, shape):
         with pytest.raises(ValueError, match=r"keypoints must have shape \[B, N, 2\] or \[B, N, 2, 3\] with B = 1"):
             detector.describe(torch.rand(1, 3, 32, 32, device=device), torch.rand(shape, device=device))
-
-
-class TestOnePassForDetectAndDescribe:
-    @pytest.fixture
-    def counted(self, device):
-        detector = DISKDetector.from_pretrained("start", device)
-        detector.passes = 0
-
-        def count(*_):
-            detector.passes += 1
-
-        detector.unet.register_forward_hook(count)
-        return detector
-
-    def test_same_image(self, device, counted):
-        images = photo_like(device, 1, 3, 32, 32)
-        lafs, _ = counted.detect(images)
-        counted.describe(images, lafs)
-        assert counted.passes == 1
-
-    def test_nothing_stale(self, device, counted):
-        images = photo_like(device, 1, 3, 32, 32)
-        points = torch.tensor([[[8.0, 8.0]]], device=device)
-        counted.detect(images)
-        other = images.flip(3)
-        assert torch.equal(counted.describe(other, points), DISKDetector.describe(counted, other, points))
-        counted.detect(images)
-        images.mul_(0.5).add_(torch.rand_like(images) * 0.5)  # changed in place
-        changed = counted.describe(images, points)
-        assert torch.equal(changed, counted.describe(images, points))
-        counted.detect(images)
-        with torch.no_grad():
-            counted.unet.path_up[3].conv[3].weight.neg_()  # other weights
-        assert not torch.equal(counted.describe(images, points), changed)
-
-    def test_memory_goes_with_the_image(self, device, counted):
-        images = photo_like(device, 1, 3, 32, 32)
-        with torch.no_grad():  # with gradients, the graph keeps the image anyway
-            counted.detect(images)
-        assert counted._last_maps._entry is not None
-        del images
-        gc.collect()
-        assert counted._last_maps._entry is None

@@ -13,6 +13,7 @@ from comparing import as_sets, assert_same_features, photo_like
 from torch import nn
 
 from disk_ops import DISKDetector, DISKFeatures
+from disk_ops.model import UNet
 
 SIZES = [(1, 1), (1, 40), (16, 16), (17, 33), (64, 48), (50, 90)]
 
@@ -170,6 +171,13 @@ class TestForward:
     def test_custom_unet(self, device):
         detector = DISKDetector(desc_dim=4, unet=nn.Conv2d(3, 5, 3, padding=1)).to(device)
         assert detector(photo_like(device, 1, 3, 32, 32))[0].descriptors.shape[1] == 4
+        half_size = nn.Conv2d(3, 5, 1, stride=2)
+        with pytest.raises(ValueError, match=r"unet must keep the size of the images \[32, 32\], got \[16, 16\]"):
+            DISKDetector(desc_dim=4, unet=half_size).to(device)(torch.rand(1, 3, 32, 32, device=device))
+        with pytest.raises(TypeError, match=r"unet must be an nn\.Module, got function"):
+            DISKDetector(unet=lambda x: x)
+        infrared = DISKDetector(desc_dim=4, unet=UNet(in_channels=4, desc_dim=4)).to(device)
+        assert len(infrared(torch.rand(2, 4, 32, 32, device=device))) == 2
         with pytest.raises(ValueError, match="unet must give desc_dim \\+ 1 = 9 channels, got 5"):
             DISKDetector(desc_dim=8, unet=nn.Conv2d(3, 5, 1)).to(device)(torch.rand(1, 3, 32, 32, device=device))
 
@@ -212,6 +220,17 @@ class TestNormValid:
         other = torch.where(mask, images, torch.rand_like(images) * 100)
         assert_same_features(invariant(images, mask=mask)[0], invariant(other, mask=mask)[0])
 
+    @pytest.mark.parametrize("hidden", [(slice(2), slice(None)), (slice(None), slice(16)), (slice(20, 30), slice(9))])
+    def test_gradients_with_a_mask_are_finite(self, device, hidden):
+        detector = DISKDetector.from_pretrained("start", device, norm="valid")
+        images = photo_like(device, 1, 3, 48, 48).requires_grad_()
+        mask = torch.ones(1, 1, 48, 48, dtype=torch.bool, device=device)
+        mask[:, :, hidden[0], hidden[1]] = False
+        features = detector.forward_padded(images, 8, mask=mask)
+        (features.scores.sum() + features.descriptors[..., 0].sum()).backward()
+        assert all(p.grad.isfinite().all() for p in detector.parameters())
+        assert images.grad.isfinite().all() and not images.grad.masked_fill(mask, 0).any()
+
     def test_equals_default_where_nothing_is_padded(self, device, detector, invariant):
         images = photo_like(device, 1, 3, 64, 80)
         assert_same_features(invariant(images, n=50)[0], detector(images, n=50)[0])
@@ -235,6 +254,14 @@ class TestOtherForms:
             assert torch.equal(features.keypoints, expected.keypoints)
             assert torch.equal(features.descriptors, expected.descriptors)
         assert not padded.descriptors[~padded.valid].any() and not padded.keypoints[~padded.valid].any()
+
+    def test_a_broken_image_of_a_batch_stays_alone(self, device, detector):
+        images = photo_like(device, 2, 3, 48, 48)
+        expected = detector.forward_padded(images, 30)
+        images[0, 0, 0, 0] = torch.nan
+        padded = detector.forward_padded(images, 30)
+        assert not padded.valid[0].any() and not padded.descriptors[0].any() and not padded.scores[0].any()
+        torch.testing.assert_close(padded.descriptors[1], expected.descriptors[1])
 
     def test_forward_laf(self, device, detector):
         images = photo_like(device, 2, 1, 64, 64)
@@ -277,7 +304,6 @@ class TestOtherForms:
 class TestAsModule:
     def test_copies_are_equal(self, device, detector):
         images = photo_like(device, 1, 3, 48, 48)
-        detector.detect(images)
         buffer = io.BytesIO()
         torch.save(detector, buffer)
         buffer.seek(0)

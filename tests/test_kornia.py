@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,7 +39,8 @@ def test_local_feature(detector, image):
     """Detector and descriptor halves share one pass and give what forward_laf gives."""
     passes = []
     hook = detector.unet.register_forward_hook(lambda *_: passes.append(1))
-    lafs, responses, descriptors = KF.LocalFeature(DISKKeypoints(detector, n=50), DISKDescriptors(detector))(image)
+    keypoints = DISKKeypoints(detector, n=50)
+    lafs, responses, descriptors = KF.LocalFeature(keypoints, DISKDescriptors(keypoints))(image)
     hook.remove()
     expected = detector.forward_laf(image, n=50)
     assert len(passes) == 1
@@ -48,12 +51,34 @@ def test_local_feature(detector, image):
 def test_local_feature_with_mask(device, detector, image):
     mask = torch.zeros(1, 1, *image.shape[2:], device=device)
     mask[..., :60] = 1
-    lafs, _, _ = KF.LocalFeature(DISKKeypoints(detector, n=50), DISKDescriptors(detector))(image, mask)
+    keypoints = DISKKeypoints(detector, n=50)
+    lafs, _, _ = KF.LocalFeature(keypoints, DISKDescriptors(keypoints))(image, mask)
     assert KF.get_laf_center(lafs)[..., 0].max() < 60
 
 
+def test_local_feature_describes_under_the_mask(device, image):
+    invariant = DISKDetector.from_pretrained("start", device, norm="valid")
+    mask = torch.zeros(1, 1, *image.shape[2:], device=device)
+    mask[..., :60] = 1
+    keypoints = DISKKeypoints(invariant, n=50)
+    _, _, descriptors = KF.LocalFeature(keypoints, DISKDescriptors(keypoints))(image, mask)
+    torch.testing.assert_close(descriptors, invariant.forward_laf(image, mask, n=50)[2])
+
+
+def test_describing_another_image_takes_a_pass_of_its_own(device, detector, image):
+    keypoints = DISKKeypoints(detector, n=20)
+    descriptors = DISKDescriptors(keypoints)
+    lafs, _ = keypoints(image)
+    other = image.flip(3)
+    assert torch.equal(descriptors(other, lafs), detector.describe(other, lafs))
+    assert torch.equal(descriptors(image, lafs), detector.describe(image, lafs))  # not the pass handed over before
+    copied = copy.deepcopy(keypoints)
+    assert torch.equal(copied(image)[0], lafs)
+
+
 def test_local_feature_with_larger_lafs(detector, image):
-    lafs, _, descriptors = KF.LocalFeature(DISKKeypoints(detector, n=20), DISKDescriptors(detector), 6.0)(image)
+    keypoints = DISKKeypoints(detector, n=20)
+    lafs, _, descriptors = KF.LocalFeature(keypoints, DISKDescriptors(keypoints), 6.0)(image)
     assert torch.equal(KF.get_laf_scale(lafs), torch.full((1, 20, 1, 1), 6.0, device=image.device))
     torch.testing.assert_close(descriptors, detector.forward_laf(image, n=20)[2])
 
@@ -91,6 +116,14 @@ def test_image_stitcher(device, detector):
     matcher = KF.LocalFeatureMatcher(DISKLocalFeature(detector, n=300), MutualNearestNeighbor())
     stitched = ImageStitcher(matcher, estimator="ransac")(scene[..., :200], scene[..., 90:290])
     assert stitched.shape[2] == 180 and stitched.shape[3] > 200 and stitched.isfinite().all()
+
+
+def test_homography_tracker(device, detector, image):
+    matcher = KF.LocalFeatureMatcher(DISKLocalFeature(detector, n=200), MutualNearestNeighbor())
+    tracker = kornia.tracking.HomographyTracker(matcher, matcher, minimum_inliers_num=15)
+    tracker.set_target(image)
+    homography, found = tracker(image.roll((4, 6), (2, 3)))
+    assert found and homography.isfinite().all()
 
 
 def test_light_glue_matcher(device, detector, image):

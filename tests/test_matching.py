@@ -66,6 +66,13 @@ class TestMutualNearestNeighbor:
                 _, expected = kornia.match_smnn(desc1, desc2, ratio)
                 assert torch.equal(idxs, expected[expected[:, 0].argsort()])
 
+    def test_exact_duplicates_are_ambiguous(self, device):
+        desc = descriptors(device, 4, 16)
+        twice = torch.cat([desc, desc])
+        assert len(MutualNearestNeighbor()(desc, twice)[1]) == 4
+        for ratio in (0.5, 1.0):
+            assert len(MutualNearestNeighbor(ratio)(desc, twice)[1]) == 0
+
     def test_no_row_is_used_twice_even_with_ties(self, device):
         base = descriptors(device, 5, 16)
         _, idxs = MutualNearestNeighbor()(base[[0, 0, 1, 2, 2]], base[[2, 0, 0, 1, 3]])

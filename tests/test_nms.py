@@ -127,6 +127,7 @@ class TestNmsTopk:
                 TypeError,
                 "heatmap must be float.* got torch.int32",
             ),
+            ({"heatmap": torch.ones(2, 1, 16, 16).to(torch.float8_e5m2)}, TypeError, r"got torch.float8_e5m2"),
             ({"n": 0}, ValueError, "n must be a positive integer or None, got 0"),
             ({"n": -1}, ValueError, "n must be a positive integer or None, got -1"),
             ({"window_size": 4}, ValueError, "window_size must be an odd positive integer, got 4"),
@@ -197,6 +198,14 @@ class TestNmsTopk:
             full = (heatmap, n, window_size, 0.0, 2, None)
             for ours, twin in zip(torch.ops.disk_ops.nms_topk(*full), reference.nms_topk(*full), strict=True):
                 assert torch.equal(ours, twin)
+
+    @pytest.mark.parametrize("window_size", [10**7 + 1, 2**62 + 1])
+    def test_window_without_end(self, device, window_size):
+        heatmap = torch.rand(1, 1, 11, 13, device=device)
+        maxima = nms_topk(heatmap, 4, window_size)
+        assert maxima.valid.sum() == 1 and maxima.scores.max() == heatmap.max()
+        for ours, twin in zip(maxima, reference.nms_topk(heatmap, 4, window_size, 0.0, 0, None), strict=True):
+            assert torch.equal(ours, twin)
 
     def test_fewer_are_a_prefix_of_more(self, device):
         heatmap = (torch.randn(2, 1, 64, 64, device=device) * 3).round()

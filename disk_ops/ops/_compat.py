@@ -5,6 +5,8 @@ Behaviour, not code, is taken from the sources named; faults are reproduced on p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -72,13 +74,12 @@ def _in_raster_order(
     heatmap: Tensor,  # [B, 1, H, W]
     is_maximum: Tensor,  # [B, 1, H, W] bool
     n: int | None,
-    select: object,
+    select: Callable[[Tensor, int], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
     keypoints, scores = [], []
     for image, maxima in zip(heatmap[:, 0], is_maximum[:, 0], strict=True):
         xy, score = maxima.nonzero().flip(1), image[maxima]
         if n is not None:
-            assert callable(select)
             kept = select(score, n)
             xy, score = xy[kept], score[kept]
         keypoints.append(xy)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from disk_ops.ops._dtypes import DTYPES
+
 
 class NearestNeighbors(NamedTuple):
     """The result of :func:`nearest_neighbors`; without a batch dimension where the descriptors have none."""
@@ -40,7 +42,8 @@ def nearest_neighbors(
 
     Returns:
         :class:`NearestNeighbors`. Distances are float32 (float64 for float64 input). A neighbour that doesn't exist,
-        because the other set has fewer than two rows, has distance inf and index -1.
+        because the other set has fewer than two valid rows, has distance inf and index -1; so have rows whose squared
+        norm overflows.
 
     Raises:
         ValueError, TypeError: an argument has a wrong shape or dtype; the message names it.
@@ -66,7 +69,7 @@ def nearest_neighbors(
 def _check(desc1: Tensor, desc2: Tensor, valid1: Tensor | None, valid2: Tensor | None) -> None:
     if desc1.ndim not in (2, 3):
         raise ValueError(f"desc1 must have shape [N, D] or [B, N, D], got {list(desc1.shape)}")
-    if not desc1.is_floating_point():
+    if desc1.dtype not in DTYPES:
         raise TypeError(f"desc1 must be float16, bfloat16, float32 or float64, got {desc1.dtype}")
     if desc2.ndim != desc1.ndim or desc2.shape[:-2] != desc1.shape[:-2] or desc2.shape[-1] != desc1.shape[-1]:
         raise ValueError(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops._compat import nms_topk_like_kornia, nms_topk_like_official
+from disk_ops.ops._dtypes import DTYPES
 
 
 class LocalMaxima(NamedTuple):
@@ -43,7 +44,7 @@ def nms_topk(
         n: number of columns of the result, at least 1. ``None``: as many as the richest image of the batch has (on
             CUDA this waits for the device).
         window_size: odd width of the suppression window in pixels.
-        score_threshold: a maximum is strictly above it; ``None`` accepts every finite value.
+        score_threshold: a maximum is strictly above it; ``None`` accepts all but -inf.
         border: pixels nearer than this to an edge of the image are never chosen, though they still suppress others.
         mask: bool of the shape of ``heatmap``. Pixels where it is False are never chosen and suppress nothing.
         compat: reproduce another implementation instead, faults included, to compare with it: ``"official"`` is the
@@ -74,7 +75,7 @@ def nms_topk(
 def _check(heatmap: Tensor, n: int | None, window_size: int, border: int, mask: Tensor | None) -> None:
     if heatmap.ndim != 4 or heatmap.shape[1] != 1:
         raise ValueError(f"heatmap must have shape [B, 1, H, W], got {list(heatmap.shape)}")
-    if not heatmap.is_floating_point():
+    if heatmap.dtype not in DTYPES:
         raise TypeError(f"heatmap must be float16, bfloat16, float32 or float64, got {heatmap.dtype}")
     if n is not None and n <= 0:
         raise ValueError(f"n must be a positive integer or None, got {n}")

@@ -18,23 +18,8 @@ MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.
 
 
 def table(result: dict[str, Any]) -> str:
-    """One benchmark's rows as a Markdown table, with what they were measured on."""
-    lines = [
-        "| input | implementation | median | quartiles | against disk_ops | extra memory |",
-        "|---|---|---|---|---|---|",
-    ]
-    last = None
-    for row in result["rows"]:
-        low, high = row["quartiles_ms"]
-        memory = "" if row["peak_mib"] < 0 else f"{row['peak_mib']:.0f} MiB"
-        ratio = "" if row["implementation"] == "disk_ops" else f"{row['ratio']:.2g}× the time"
-        shape = row["shape"] if row["shape"] != last else ""
-        name = f"**{row['implementation']}**" if row["implementation"] == "disk_ops" else row["implementation"]
-        lines.append(
-            f"| {shape} | {name} | {milliseconds(row['median_ms'])} | "
-            f"{milliseconds(low)} – {milliseconds(high)} | {ratio} | {memory} |"
-        )
-        last = row["shape"]
+    """One result as a Markdown table, with what it was measured on."""
+    lines = profile(result["rows"]) if "what" in result["rows"][0] else comparison(result["rows"])
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if number)
     device = result["cuda_device"] if "--device cuda" in result["command"] else result["processor"]
     lines.append("")
@@ -45,9 +30,45 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def comparison(rows: list[dict[str, Any]]) -> list[str]:
+    """Implementations of the same thing."""
+    lines = [
+        "| input | implementation | median | quartiles | against disk_ops | extra memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    last = None
+    for row in rows:
+        low, high = row["quartiles_ms"]
+        memory = "" if row["peak_mib"] < 0 else f"{row['peak_mib']:.0f} MiB"
+        ratio = "" if row["implementation"] == "disk_ops" else f"{three_digits(row['ratio'])}× the time"
+        shape = row["shape"] if row["shape"] != last else ""
+        name = f"**{row['implementation']}**" if row["implementation"] == "disk_ops" else row["implementation"]
+        lines.append(
+            f"| {shape} | {name} | {milliseconds(row['median_ms'])} | "
+            f"{milliseconds(low)} – {milliseconds(high)} | {ratio} | {memory} |"
+        )
+        last = row["shape"]
+    return lines
+
+
+def profile(rows: list[dict[str, Any]]) -> list[str]:
+    """Parts of one thing."""
+    lines = ["| part | time | rate |", "|---|---|---|"]
+    for row in rows:
+        time = milliseconds(row["ms"]) if "ms" in row else ""
+        rate = f"{row['gflops']:.0f} GFLOP/s" if "gflops" in row else ""
+        lines.append(f"| {row['what']} | {time} | {rate} |")
+    return lines
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, never in powers of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def milliseconds(value: float) -> str:
-    """Three significant digits."""
-    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms"
+    """A time in milliseconds or seconds."""
+    return f"{three_digits(value / 1000)} s" if value >= 1000 else f"{three_digits(value)} ms"
 
 
 def fill(text: str) -> str:
