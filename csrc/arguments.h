@@ -50,10 +50,8 @@ inline void check_valid(const std::optional<at::Tensor>& valid,  // [B, N] bool
   check_companion(*valid, name, desc, desc_name, at::kBool);
 }
 
-inline void check_nearest_neighbors(const at::Tensor& desc1,  // [B, N, D]
-                                    const at::Tensor& desc2,  // [B, M, D]
-                                    const std::optional<at::Tensor>& valid1,    // [B, N] bool
-                                    const std::optional<at::Tensor>& valid2) {  // [B, M] bool
+inline void check_descriptors(const at::Tensor& desc1,    // [B, N, D]
+                              const at::Tensor& desc2) {  // [B, M, D]
   TORCH_CHECK(desc1.dim() == 3, "desc1 must have shape [B, N, D], got ", desc1.sizes());
   TORCH_CHECK(desc2.dim() == 3, "desc2 must have shape [B, M, D], got ", desc2.sizes());
   check_floating(desc1, "desc1");
@@ -63,8 +61,47 @@ inline void check_nearest_neighbors(const at::Tensor& desc1,  // [B, N, D]
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   TORCH_CHECK(desc1.size(1) < kMost, "desc1 must have fewer than 2^31 rows, got ", desc1.sizes());
   TORCH_CHECK(desc2.size(1) < kMost, "desc2 must have fewer than 2^31 rows, got ", desc2.sizes());
+}
+
+inline void check_nearest_neighbors(const at::Tensor& desc1,  // [B, N, D]
+                                    const at::Tensor& desc2,  // [B, M, D]
+                                    const std::optional<at::Tensor>& valid1,    // [B, N] bool
+                                    const std::optional<at::Tensor>& valid2) {  // [B, M] bool
+  check_descriptors(desc1, desc2);
   check_valid(valid1, "valid1", desc1, "desc1");
   check_valid(valid2, "valid2", desc2, "desc2");
+}
+
+inline void check_describe(const at::Tensor& activation,   // [B, C, H, W]
+                           const at::Tensor& weight,       // [D, C, k, k]
+                           const at::Tensor& bias,         // [D]
+                           const at::Tensor& keypoints) {  // [B, N, 2] int64
+  TORCH_CHECK(activation.dim() == 4, "activation must have shape [B, C, H, W], got ", activation.sizes());
+  check_floating(activation, "activation");
+  TORCH_CHECK(weight.dim() == 4 && weight.size(1) == activation.size(1) && weight.size(2) == weight.size(3) &&
+                  weight.size(2) % 2 == 1,
+              "weight must have shape [D, C, k, k] with C = ", activation.size(1), " and k odd, got ",
+              weight.sizes());
+  check_companion(weight, "weight", activation, "activation", activation.scalar_type());
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), "bias must have shape [D] with D = ", weight.size(0),
+              ", got ", bias.sizes());
+  check_companion(bias, "bias", activation, "activation", activation.scalar_type());
+  TORCH_CHECK(keypoints.dim() == 3 && keypoints.size(2) == 2 && keypoints.size(0) == activation.size(0),
+              "keypoints must have shape [B, N, 2] with B = ", activation.size(0), ", got ", keypoints.sizes());
+  check_companion(keypoints, "keypoints", activation, "activation", at::kLong);
+  TORCH_CHECK(keypoints.numel() == 0 || (activation.size(2) > 0 && activation.size(3) > 0),
+              "keypoints must lie inside the image, which has no pixels: activation has shape ", activation.sizes());
+}
+
+inline void check_describe_grad(const at::Tensor& grad,         // [B, N, D]
+                                const at::Tensor& activation,   // [B, C, H, W]
+                                const at::Tensor& weight,       // [D, C, k, k]
+                                const at::Tensor& keypoints) {  // [B, N, 2]
+  TORCH_CHECK(grad.dim() == 3 && grad.size(0) == keypoints.size(0) && grad.size(1) == keypoints.size(1) &&
+                  grad.size(2) == weight.size(0),
+              "grad must have shape [B, N, D] = [", keypoints.size(0), ", ", keypoints.size(1), ", ", weight.size(0),
+              "], got ", grad.sizes());
+  check_companion(grad, "grad", activation, "activation", activation.scalar_type());
 }
 
 }  // namespace disk_ops

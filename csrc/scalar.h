@@ -6,6 +6,8 @@
 
 #if defined(__CUDACC__)
 #define DISK_HD __host__ __device__ __forceinline__
+#elif defined(__GNUC__)  // GCC inlines across instruction sets, as loops need to be vectorised, only what it must
+#define DISK_HD inline __attribute__((always_inline))
 #else
 #define DISK_HD inline
 #endif

@@ -8,10 +8,10 @@ _library.load()
 
 from disk_ops import ops  # noqa: E402  (fake kernels and autograd register on loaded ops)
 from disk_ops.detector import DISKDetector  # noqa: E402
-from disk_ops.features import DISKFeatures, PaddedFeatures  # noqa: E402
+from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures  # noqa: E402
 from disk_ops.local_feature import DISKDescriptors, DISKKeypoints, DISKLocalFeature  # noqa: E402
-from disk_ops.matching import MutualNearestNeighbor, PaddedMatches  # noqa: E402
-from disk_ops.modules import NMSTopK  # noqa: E402
+from disk_ops.matching import MatchDistribution, MutualNearestNeighbor, MutualSoftmaxMatcher, PaddedMatches  # noqa: E402
+from disk_ops.modules import DistanceMatrix, NMSTopK  # noqa: E402
 
 try:
     __version__ = version("disk_ops")
@@ -24,10 +24,14 @@ __all__ = [
     "DISKFeatures",
     "DISKKeypoints",
     "DISKLocalFeature",
+    "DistanceMatrix",
+    "MatchDistribution",
     "MutualNearestNeighbor",
+    "MutualSoftmaxMatcher",
     "NMSTopK",
     "PaddedFeatures",
     "PaddedMatches",
+    "SampledFeatures",
     "__version__",
     "ops",
 ]

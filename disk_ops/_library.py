@@ -30,8 +30,26 @@ SCHEMAS = (
     " -> (Tensor keypoints, Tensor scores, Tensor valid)",
     "nearest_neighbors(Tensor desc1, Tensor desc2, Tensor? valid1, Tensor? valid2)"
     " -> (Tensor distances1, Tensor indices1, Tensor distances2, Tensor indices2)",
+    "distance_matrix(Tensor desc1, Tensor desc2) -> Tensor",
+    "match_statistics(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2)"
+    " -> (Tensor logsumexp1, Tensor logsumexp2)",
+    "_match_sums(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2,"
+    " Tensor logsumexp1, Tensor logsumexp2, Tensor? reward, Tensor? keypoints1, Tensor? keypoints2, Tensor? warped1,"
+    " Tensor? warped2, Tensor? fundamental, float epsilon, float lambda_tp, float lambda_fp, bool official,"
+    " Tensor? weight1, Tensor? weight2, Tensor? weight0)"
+    " -> (Tensor sum1, Tensor sum2, Tensor probability1)",
+    "_match_backward(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2,"
+    " Tensor logsumexp1, Tensor logsumexp2, Tensor? reward, Tensor? keypoints1, Tensor? keypoints2, Tensor? warped1,"
+    " Tensor? warped2, Tensor? fundamental, float epsilon, float lambda_tp, float lambda_fp, bool official,"
+    " Tensor? weight1, Tensor? weight2, Tensor? weight0, Tensor sum1, Tensor sum2, bool reward_gradient)"
+    " -> (Tensor grad1, Tensor grad2, Tensor grad_inverse_temperature, Tensor grad_reward)",
+    "describe(Tensor activation, Tensor weight, Tensor bias, Tensor keypoints) -> Tensor",
+    "_describe_backward(Tensor grad, Tensor activation, Tensor weight, Tensor bias, Tensor keypoints)"
+    " -> (Tensor grad_activation, Tensor grad_weight, Tensor grad_bias)",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
+# Ops that have no CUDA kernel of their own yet: on CUDA they are the reference.
+WITHOUT_CUDA_KERNEL = ("distance_matrix", "match_statistics", "_match_sums", "_match_backward")
 
 
 class LibraryStatus(NamedTuple):

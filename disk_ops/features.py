@@ -54,6 +54,19 @@ class DISKFeatures:
         return DISKFeatures(keypoints, self.descriptors.to(*args, **kwargs), self.detection_scores.to(*args, **kwargs))
 
 
+class SampledFeatures(NamedTuple):
+    """Features of one image drawn by the training policy: those whose proposals were accepted."""
+
+    keypoints: Tensor  # [N, 2] xy pixels
+    descriptors: Tensor  # [N, D] L2-normalised
+    logp: Tensor  # [N] log-probability of the proposal and its acceptance
+
+    @property
+    def n(self) -> int:
+        """Number of features."""
+        return self.keypoints.shape[0]
+
+
 class PaddedFeatures(NamedTuple):
     """Features of a batch in fixed shapes; entries that are not ``valid`` are all zero."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from disk_ops.ops import nearest_neighbors
+from disk_ops.ops import distance_matrix, mutual_softmax, nearest_neighbors
 
 
 class PaddedMatches(NamedTuple):
@@ -87,6 +87,88 @@ class MutualNearestNeighbor(nn.Module):
     def extra_repr(self) -> str:
         """Show the ratio."""
         return f"ratio={self.ratio}"
+
+
+class MatchDistribution(NamedTuple):
+    r"""The distribution of matches between two sets of descriptors (DISK, section 3).
+
+    Each row of ``desc1`` chooses a row of ``desc2`` with probability :math:`\mathrm{softmax}_j(-\theta d_{ij})`, each
+    row of ``desc2`` one of ``desc1`` likewise; those that choose each other match.
+    """
+
+    desc1: Tensor  # [N, D]
+    desc2: Tensor  # [M, D]
+    inverse_temperature: Tensor  # []
+
+    def probabilities(self) -> Tensor:
+        """Probability of each match, ``[N, M]``; differentiable."""
+        return mutual_softmax(self.desc1, self.desc2, self.inverse_temperature)
+
+    def log_probabilities(self) -> Tensor:
+        """Logarithm of :meth:`probabilities`, ``[N, M]``; differentiable."""
+        return mutual_softmax(self.desc1, self.desc2, self.inverse_temperature, return_log=True)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw matches: pairs of rows ``[K, 2]`` int64, ascending in the first."""
+        if 0 in (len(self.desc1), len(self.desc2)):
+            return torch.empty(0, 2, dtype=torch.int64, device=self.desc1.device)
+        with torch.no_grad():
+            logits = -self.inverse_temperature * distance_matrix(self.desc1, self.desc2)
+            forward = logits.softmax(1).multinomial(1, generator=generator)[:, 0]
+            backward = logits.mT.softmax(1).multinomial(1, generator=generator)[:, 0]
+        return _mutual_pairs(forward, backward)
+
+    def mle(self) -> Tensor:
+        """The most probable choices: pairs of mutual nearest neighbours ``[K, 2]`` int64, ascending in the first."""
+        _, indices1, _, indices2 = nearest_neighbors(self.desc1, self.desc2)
+        return _mutual_pairs(indices1[:, 0], indices2[:, 0])
+
+
+def _mutual_pairs(
+    forward: Tensor,  # [N] int64 rows of desc2, or -1
+    backward: Tensor,  # [M] int64 rows of desc1, or -1
+) -> Tensor:
+    if not len(backward):
+        return torch.empty(0, 2, dtype=torch.int64, device=forward.device)
+    own = torch.arange(len(forward), device=forward.device)
+    mutual = (forward >= 0) & (backward[forward.clamp(min=0)] == own)
+    return torch.stack([own[mutual], forward[mutual]], dim=1)
+
+
+class MutualSoftmaxMatcher(nn.Module):
+    """The differentiable matcher of DISK's training.
+
+    Args:
+        inverse_temperature: how sharply the nearest descriptors are preferred.
+        learnable: make it a parameter.
+
+    Example:
+        >>> matcher = MutualSoftmaxMatcher(100.0)
+        >>> matcher(torch.eye(3), torch.eye(3)[[2, 0]]).mle().tolist()
+        [[0, 1], [2, 0]]
+    """
+
+    inverse_temperature: Tensor
+
+    def __init__(self, inverse_temperature: float = 50.0, learnable: bool = False) -> None:
+        super().__init__()
+        if not inverse_temperature > 0:
+            raise ValueError(f"inverse_temperature must be positive, got {inverse_temperature}")
+        value = torch.tensor(float(inverse_temperature))
+        if learnable:
+            self.inverse_temperature = nn.Parameter(value)
+        else:
+            self.register_buffer("inverse_temperature", value)
+
+    def forward(
+        self,
+        desc1: Tensor,  # [N, D]
+        desc2: Tensor,  # [M, D]
+    ) -> MatchDistribution:
+        """Return the distribution of matches."""
+        if desc1.ndim != 2:
+            raise ValueError(f"desc1 must have shape [N, D], got {list(desc1.shape)}")
+        return MatchDistribution(desc1, desc2, self.inverse_temperature)
 
 
 def _passes(

@@ -68,12 +68,18 @@ class ConvBlock(nn.Sequential):
         valid: Tensor | None = None,  # [B, 1, H, W] bool
     ) -> Tensor:
         """Return the block's output, 0 outside ``valid`` where that is given."""
-        norm, gate, _, convolution = self
+        x = self[3](self.activation(x, valid))
+        return x if valid is None else torch.where(valid, x, 0)
+
+    def activation(
+        self,
+        x: Tensor,  # [B, C, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return what enters the convolution."""
+        norm, gate, _, _ = self
         if self.gated:
-            x = gate(norm(x, valid))
-        elif valid is not None:
-            x = torch.where(valid, x, 0)
-        x = convolution(x)
+            return gate(norm(x, valid))
         return x if valid is None else torch.where(valid, x, 0)
 
 
@@ -114,12 +120,21 @@ class UpBlock(nn.Module):
         coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
     ) -> Tensor:
         """Return the block's output; with ``valid``, interpolation weighs valid pixels only."""
+        return self.conv(self.merge(x, skip, coarse_valid), valid)
+
+    def merge(
+        self,
+        x: Tensor,  # [B, C1, H, W]
+        skip: Tensor,  # [B, C2, 2H, 2W]
+        coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return what enters the :class:`ConvBlock`, ``[B, C1 + C2, 2H, 2W]``."""
         x = _upsample(x)
         if coarse_valid is not None:
             weight = _upsample(coarse_valid.to(x.dtype))
             # The outer where() hides 0 / 0 from the result, the inner one from its gradient.
             x = torch.where(weight > 0, x / torch.where(weight > 0, weight, 1), 0)
-        return self.conv(torch.cat([x, skip], dim=1), valid)
+        return torch.cat([x, skip], dim=1)
 
 
 def _upsample(
@@ -172,6 +187,19 @@ class UNet(nn.Module):
         """Image sizes must be multiples of this (16)."""
         return 2 ** len(self.path_up)
 
+    @property
+    def last_convolution(self) -> nn.Conv2d:
+        """The layer that turns :meth:`features` into descriptors and heatmap."""
+        convolution = self._last_block.conv[3]
+        assert isinstance(convolution, nn.Conv2d)
+        return convolution
+
+    @property
+    def _last_block(self) -> UpBlock:
+        block = self.path_up[-1]
+        assert isinstance(block, UpBlock)
+        return block
+
     def forward(
         self,
         images: Tensor,  # [B, 3, H, W]
@@ -185,15 +213,39 @@ class UNet(nn.Module):
                 convolutions take valid pixels only. The result at valid pixels is then the same, to rounding, whatever
                 the size of the canvas that an image is padded to.
         """
+        x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
+        return self._last_block(x, skip, valid, coarse_valid)
+
+    def features(
+        self,
+        images: Tensor,  # [B, 3, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return what enters the last convolution, after norm and gate, as ``[B, C, H, W]``.
+
+        ``unet(images)`` is ``unet.last_convolution(unet.features(images))``, with zeros outside ``valid`` where that is
+        given. :func:`disk_ops.ops.describe` evaluates the convolution at keypoints only.
+        """
+        x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
+        last = self._last_block
+        return last.conv.activation(last.merge(x, skip, coarse_valid), valid)
+
+    def _up_to_last_block(
+        self,
+        images: Tensor,  # [B, 3, H, W]
+        valid: Tensor | None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The arguments of the last block."""
         valids, shares = _valid_pyramid(valid, len(self.path_down))
         x, skips = images, []
         for block, level_valid, share in zip(self.path_down, valids, shares, strict=True):
             x = block(x, level_valid, share)
             skips.append(x)
-        for i, block in enumerate(self.path_up):
-            fine = len(skips) - 2 - i
+        fine = len(skips) - 2
+        for block in self.path_up[:-1]:
             x = block(x, skips[fine], valids[fine], valids[fine + 1])
-        return x
+            fine -= 1
+        return x, skips[fine], valids[fine], valids[fine + 1]
 
 
 def _valid_pyramid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from disk_ops.ops import LocalMaxima, nms_topk
+from disk_ops.ops import LocalMaxima, distance_matrix, nms_topk
 
 
 class NMSTopK(nn.Module):
@@ -35,3 +35,21 @@ class NMSTopK(nn.Module):
         return (
             f"n={self.n}, window_size={self.window_size}, score_threshold={self.score_threshold}, border={self.border}"
         )
+
+
+class DistanceMatrix(nn.Module):
+    """L2 distances between all pairs of descriptors; see :func:`disk_ops.ops.distance_matrix`.
+
+    Example:
+        >>> import torch
+        >>> DistanceMatrix()(torch.rand(5, 8), torch.rand(6, 8)).shape
+        torch.Size([5, 6])
+    """
+
+    def forward(
+        self,
+        desc1: Tensor,  # [N, D] or [B, N, D]
+        desc2: Tensor,  # [M, D] or [B, M, D]
+    ) -> Tensor:
+        """Return distances ``[N, M]`` or ``[B, N, M]``."""
+        return distance_matrix(desc1, desc2)

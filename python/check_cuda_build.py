@@ -1,4 +1,5 @@
-"""Checks an installed CUDA build of disk_ops, without a GPU: it loads, and every op has its CUDA kernel.
+"""Checks an installed CUDA build of disk_ops, without a GPU: it loads, and every op has its CUDA kernel, but for those
+that are declared to have none.
 
 python python/check_cuda_build.py [--archs "8.0;9.0"]
 """
@@ -38,8 +39,9 @@ def problems(archs: str) -> list[str]:
         found.append(f"torch {torch.__version__} is not a CUDA build")
     for op in _library.OPS:
         for key in ("CPU", "CUDA"):
-            if not _library.has_native_kernel(op, key):
-                found.append(f"op {op} has no {key} kernel")
+            expected = key == "CPU" or op not in _library.WITHOUT_CUDA_KERNEL
+            if _library.has_native_kernel(op, key) != expected:
+                found.append(f"op {op} has {'no' if expected else 'an undeclared'} {key} kernel")
     if archs and info.get("archs") != archs:
         found.append(f"built for architectures {info.get('archs')}, not for {archs}")
     if status.loaded and archs:
@@ -60,9 +62,11 @@ def main() -> int:
         print(f"cuda-build: {problem}", file=sys.stderr)
     if not found:
         info = _library.library_status().build_info or {}
+        with_cuda = [op for op in _library.OPS if op not in _library.WITHOUT_CUDA_KERNEL]
         print(
             f"cuda-build: disk_ops {disk_ops.__version__} with torch {torch.__version__}, CUDA {info.get('cuda')}, "
-            f"architectures {info.get('archs')}: CPU and CUDA kernels of {', '.join(_library.OPS)} are registered"
+            f"architectures {info.get('archs')}: CPU and CUDA kernels of {', '.join(with_cuda)} are registered, "
+            f"and CPU kernels of {', '.join(_library.WITHOUT_CUDA_KERNEL)}"
         )
     return 1 if found else 0
 

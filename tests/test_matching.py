@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from disk_ops import MutualNearestNeighbor
+from disk_ops import DistanceMatrix, MutualNearestNeighbor, MutualSoftmaxMatcher
+from disk_ops.ops import distance_matrix, mutual_softmax
 
 
 def descriptors(device, *shape, seed=0):
@@ -100,3 +101,55 @@ class TestMutualNearestNeighbor:
     def test_module(self):
         assert "ratio=0.9" in repr(MutualNearestNeighbor(0.9))
         assert MutualNearestNeighbor(0.9).state_dict() == {}
+
+
+class TestMutualSoftmaxMatcher:
+    def test_probabilities(self, device):
+        desc1, desc2 = descriptors(device, 8, 16), descriptors(device, 9, 16, seed=1)
+        distribution = MutualSoftmaxMatcher(20.0).to(device)(desc1, desc2)
+        torch.testing.assert_close(distribution.probabilities(), mutual_softmax(desc1, desc2, 20.0))
+        torch.testing.assert_close(distribution.log_probabilities().exp(), distribution.probabilities())
+
+    def test_samples_have_the_probabilities(self, device):
+        desc1, desc2 = descriptors(device, 3, 4), descriptors(device, 4, 4, seed=1)
+        distribution = MutualSoftmaxMatcher(3.0).to(device)(desc1, desc2)
+        generator = torch.Generator(device).manual_seed(0)
+        counts, draws = torch.zeros(3, 4, device=device), 4000
+        for _ in range(draws):
+            rows, columns = distribution.sample(generator).T
+            counts[rows, columns] += 1
+        expected = distribution.probabilities()
+        deviation = (counts / draws - expected) / (expected * (1 - expected) / draws).sqrt()
+        assert deviation.abs().max() < 4.5
+
+    def test_mle_is_mutual_nearest_neighbours(self, device):
+        desc1, desc2 = descriptors(device, 30, 16), descriptors(device, 40, 16, seed=1)
+        pairs = MutualSoftmaxMatcher()(desc1, desc2).mle()
+        assert torch.equal(pairs, MutualNearestNeighbor()(desc1, desc2)[1])
+        sharp = MutualSoftmaxMatcher(1e6).to(device)(desc1, desc2).sample()
+        assert torch.equal(sharp, pairs)
+
+    @pytest.mark.parametrize(("rows", "columns"), [(0, 0), (0, 5), (5, 0)])
+    def test_nothing_to_match(self, device, rows, columns):
+        distribution = MutualSoftmaxMatcher().to(device)(
+            torch.rand(rows, 8, device=device), torch.rand(columns, 8, device=device)
+        )
+        assert distribution.sample().shape == distribution.mle().shape == (0, 2)
+        assert distribution.probabilities().shape == (rows, columns)
+
+    def test_temperature_can_be_learned(self, device):
+        matcher = MutualSoftmaxMatcher(5.0, learnable=True).to(device)
+        matcher(descriptors(device, 4, 8), descriptors(device, 5, 8, seed=1)).probabilities().sum().backward()
+        assert matcher.inverse_temperature.grad is not None and matcher.inverse_temperature.grad != 0
+        assert set(MutualSoftmaxMatcher().state_dict()) == {"inverse_temperature"}
+
+    def test_exception(self):
+        with pytest.raises(ValueError, match="inverse_temperature must be positive, got 0"):
+            MutualSoftmaxMatcher(0)
+        with pytest.raises(ValueError, match=r"desc1 must have shape \[N, D\], got \[1, 4, 8\]"):
+            MutualSoftmaxMatcher()(torch.rand(1, 4, 8), torch.rand(1, 4, 8))
+
+
+def test_distance_matrix_module(device):
+    desc1, desc2 = descriptors(device, 4, 8), descriptors(device, 5, 8, seed=1)
+    assert torch.equal(DistanceMatrix()(desc1, desc2), distance_matrix(desc1, desc2))

@@ -66,8 +66,10 @@ def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedPr
         ("address", "nms", 1),
         ("address", "sort", 0),
         ("address", "neighbors", 1),
+        ("address", "describe", 1),
         ("thread", "nms", 2),
         ("thread", "neighbors", 2),
+        ("thread", "describe", 2),
     ],
 )
 def test_nothing_found(programs: dict[str, Path], variant: str, kernels: str, seed: int) -> None:

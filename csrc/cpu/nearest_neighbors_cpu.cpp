@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -20,11 +19,9 @@
 #include <tuple>
 #include <utility>
 #include <vector>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "../arguments.h"
+#include "packing.h"
 
 namespace disk_ops {
 namespace {
@@ -84,70 +81,14 @@ struct Kernel {
   void (*search)(const RowBlock<real>&, const Columns<real>&, TopTwo<real>&, TopTwo<real>&);
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define DISK_RUNTIME_SIMD
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-#define DISK_VECTOR_BYTES 32
-#define DISK_TILE_ROWS 6
-#include "nearest_neighbors_simd.h"
-#undef DISK_VECTOR_BYTES
-#undef DISK_TILE_ROWS
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma")
-namespace avx512 {
-#define DISK_VECTOR_BYTES 64
-#define DISK_TILE_ROWS 12
-#include "nearest_neighbors_simd.h"
-#undef DISK_VECTOR_BYTES
-#undef DISK_TILE_ROWS
-}  // namespace avx512
-#pragma GCC pop_options
-#endif
+}  // namespace
+}  // namespace disk_ops
 
-namespace plain {
-#define DISK_VECTOR_BYTES 16
-#define DISK_TILE_ROWS 6
-#include "nearest_neighbors_simd.h"
-#undef DISK_VECTOR_BYTES
-#undef DISK_TILE_ROWS
-}  // namespace plain
+#define DISK_KERNELS "nearest_neighbors_simd.h"
+#include "instruction_sets.h"
 
-template <typename real>
-Kernel<real> choose_kernel() {
-#if defined(DISK_RUNTIME_SIMD)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw"))
-    return avx512::kernel<real>();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernel<real>();
-#endif
-  return plain::kernel<real>();
-}
-
-// Copies rows [first, first + count) into panels of `width` rows, transposed, and computes half their squared norms.
-template <typename real>
-void pack(const real* desc,   // [rows, depth]
-          const bool* valid,  // [rows] or null
-          int64_t count, int64_t padded, int64_t depth, int64_t width,
-          real* packed,        // [padded / width, depth, width]
-          real* half_norms) {  // [padded]
-  for (int64_t row = 0; row < padded; ++row) {
-    real* to = packed + row / width * width * depth + row % width;
-    const real* from = desc + row * depth;
-    const bool absent = row >= count || (valid != nullptr && !valid[row]);
-    real squares = 0;
-    for (int64_t k = 0; k < depth; ++k) {
-      to[k * width] = absent ? real(0) : from[k];
-      squares += to[k * width] * to[k * width];
-    }
-    half_norms[row] = absent ? std::numeric_limits<real>::infinity() : squares / 2;
-  }
-}
-
-int64_t round_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+namespace disk_ops {
+namespace {
 
 template <typename real>
 class Search {
@@ -221,7 +162,7 @@ class Search {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t b = i / panels, first = i % panels * width;
         pack(desc2_ + (b * columns_ + first) * depth_, valid2_ ? valid2_ + b * columns_ + first : nullptr,
-             std::min(width, columns_ - first), width, depth_, width,
+             std::min(width, columns_ - first), width, depth_, width, std::numeric_limits<real>::infinity(),
              packed_.data() + (b * padded_columns_ + first) * depth_,
              half_norms_.data() + b * padded_columns_ + first);
       }
@@ -243,7 +184,7 @@ class Search {
       const int64_t first = task % blocks() * kBlockRows, count = std::min(kBlockRows, rows_ - first);
       const int64_t padded = round_up(count, kernel_.rows), offset = image * rows_ + first;
       pack(desc1_ + offset * depth_, valid1_ ? valid1_ + offset : nullptr, count, padded, depth_, kernel_.rows,
-           packed.data(), half_norms.data());
+           std::numeric_limits<real>::infinity(), packed.data(), half_norms.data());
       row_best.reset(padded);
       kernel_.search({packed.data(), half_norms.data(), first, padded},
                      {packed_.data() + image * padded_columns_ * depth_, half_norms_.data() + image * padded_columns_,

@@ -13,7 +13,7 @@ NeighborsBothWays nearest_neighbors(const at::Tensor& desc1,                    
                                     const std::optional<at::Tensor>& valid2) {  // [B, M] bool
   check_nearest_neighbors(desc1, desc2, valid1, valid2);
   const DeviceStream stream(desc1);
-  return nearest_neighbors_on_stream(desc1, desc2, valid1, valid2, NeighborTile::kAutomatic, stream.get());
+  return nearest_neighbors_on_stream(desc1, desc2, valid1, valid2, TileSize::kAutomatic, stream.get());
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ constexpr int kScanRows = 4;  // of a warp
 
 // For each row of desc1 its neighbours in desc2. A block has kScanTile rows and goes through all columns, a warp
 // kScanRows of the rows, a lane one column of a tile.
-__global__ void __launch_bounds__(kSearchThreads)
+__global__ void __launch_bounds__(kTileThreads)
     scan_rows_kernel(Descriptors<double> desc1,  // [B, N, D]
                      Descriptors<double> desc2,  // [B, M, D]
                      int64_t batch, int depth) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSearchThreads)
     for (int column0 = 0; column0 < desc2.rows; column0 += kScanTile) {
       double product[kScanRows] = {};
       for (int k0 = 0; k0 < depth; k0 += kScanTile) {
-        for (int i = warp; i < kScanTile; i += kSearchThreads / 32) {
+        for (int i = warp; i < kScanTile; i += kTileThreads / 32) {
           const int64_t row = row0 + i, column = column0 + i;
           const bool inside = k0 + lane < depth;
           rows[i][lane] =
@@ -111,10 +111,10 @@ __device__ __forceinline__ Distance<T> warp_distance(const T* a, const T* b, int
 
 // One warp for each row: the exact distances of the two neighbours found, nearest first.
 template <typename T>
-__global__ void __launch_bounds__(kSearchThreads)
+__global__ void __launch_bounds__(kTileThreads)
     write_neighbors_kernel(Descriptors<T> from, const T* __restrict__ to, int to_rows, int64_t batch,
                            int depth) {  // from [B, rows, D], to [B, to_rows, D]
-  constexpr int kWarps = kSearchThreads / 32;
+  constexpr int kWarps = kTileThreads / 32;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; row < batch * from.rows;
        row += step) {
@@ -140,20 +140,18 @@ __global__ void __launch_bounds__(kSearchThreads)
   }
 }
 
-inline int tiles_of(int rows, int tile) { return rows / tile + (rows % tile != 0 ? 1 : 0); }
-
 template <typename T, int kSide>
 void search_tiles(const Descriptors<T>& desc1, const Descriptors<T>& desc2, int64_t batch, int depth, bool aligned,
                   cudaStream_t stream) {
-  constexpr int kRows = ThreadTile<kSide>::kRows;
+  constexpr int kRows = kTileRows<kSide>;
   const int row_tiles = tiles_of(desc1.rows, kRows), column_tiles = tiles_of(desc2.rows, kRows);
   const dim3 grid(static_cast<unsigned>(static_cast<int64_t>(row_tiles) * column_tiles),
                   static_cast<unsigned>(std::min<int64_t>(batch, 65535)));
   if (aligned) {
-    DISK_LAUNCH((search_tiles_kernel<T, kSide, true>), grid, dim3(kSearchThreads), 0, stream)
+    DISK_LAUNCH((search_tiles_kernel<T, kSide, true>), grid, dim3(kTileThreads), 0, stream)
     (desc1, desc2, batch, depth, column_tiles);
   } else {
-    DISK_LAUNCH((search_tiles_kernel<T, kSide, false>), grid, dim3(kSearchThreads), 0, stream)
+    DISK_LAUNCH((search_tiles_kernel<T, kSide, false>), grid, dim3(kTileThreads), 0, stream)
     (desc1, desc2, batch, depth, column_tiles);
   }
 }
@@ -162,28 +160,19 @@ inline void scan_rows(const Descriptors<double>& desc1, const Descriptors<double
                       cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(tiles_of(desc1.rows, kScanTile)),
                   static_cast<unsigned>(std::min<int64_t>(batch, 65535)));
-  DISK_LAUNCH((scan_rows_kernel), grid, dim3(kSearchThreads), 0, stream)(desc1, desc2, batch, depth);
-}
-
-// Whether rows can be read four elements at a time.
-template <typename T>
-bool has_aligned_rows(const T* desc, int depth) {
-  return depth % kVector == 0 && reinterpret_cast<uintptr_t>(desc) % sizeof(Vector<T>) == 0;
+  DISK_LAUNCH((scan_rows_kernel), grid, dim3(kTileThreads), 0, stream)(desc1, desc2, batch, depth);
 }
 
 template <typename T>
-void search(const Descriptors<T>& desc1, const Descriptors<T>& desc2, int64_t batch, int depth, NeighborTile tile,
+void search(const Descriptors<T>& desc1, const Descriptors<T>& desc2, int64_t batch, int depth, TileSize tile,
             cudaStream_t stream) {
   if constexpr (std::is_same_v<T, double>) {
     scan_rows(desc1, desc2, batch, depth, stream);
     scan_rows(desc2, desc1, batch, depth, stream);
   } else {
-    // Large tiles read less for each product; small ones keep a big GPU busy with few descriptors.
-    constexpr int kLarge = ThreadTile<8>::kRows, kEnoughTiles = 200;
     const bool aligned = has_aligned_rows(desc1.desc, depth) && has_aligned_rows(desc2.desc, depth);
-    const int64_t tiles = batch * tiles_of(desc1.rows, kLarge) * tiles_of(desc2.rows, kLarge);
-    if (tile == NeighborTile::kAutomatic) tile = tiles < kEnoughTiles ? NeighborTile::kSmall : NeighborTile::kLarge;
-    if (tile == NeighborTile::kSmall) {
+    if (tile == TileSize::kAutomatic) tile = fitting_tile_size(batch, desc1.rows, desc2.rows);
+    if (tile == TileSize::kSmall) {
       search_tiles<T, 4>(desc1, desc2, batch, depth, aligned, stream);
     } else {
       search_tiles<T, 8>(desc1, desc2, batch, depth, aligned, stream);
@@ -202,15 +191,15 @@ void half_norms(const Descriptors<T>& desc, int64_t batch, int depth, cudaStream
 template <typename T>
 void write_neighbors(const Descriptors<T>& from, const Descriptors<T>& to, int64_t batch, int depth,
                      cudaStream_t stream) {
-  const int64_t blocks = (batch * from.rows + kSearchThreads / 32 - 1) / (kSearchThreads / 32);
+  const int64_t blocks = (batch * from.rows + kTileThreads / 32 - 1) / (kTileThreads / 32);
   DISK_LAUNCH((write_neighbors_kernel<T>), dim3(static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX))),
-              dim3(kSearchThreads), 0, stream)
+              dim3(kTileThreads), 0, stream)
   (from, to.desc, to.rows, batch, depth);
 }
 
 template <typename T>
 cudaError_t launch_nearest_neighbors(const Descriptors<T>& desc1, const Descriptors<T>& desc2, int64_t batch,
-                                     int depth, NeighborTile tile, cudaStream_t stream) {
+                                     int depth, TileSize tile, cudaStream_t stream) {
   if (batch != 0 && desc1.rows != 0 && desc2.rows != 0) {
     half_norms(desc1, batch, depth, stream);
     half_norms(desc2, batch, depth, stream);
@@ -224,6 +213,6 @@ cudaError_t launch_nearest_neighbors(const Descriptors<T>& desc1, const Descript
 // One translation unit instantiates this for every element type.
 #define DISK_INSTANTIATE_NEAREST_NEIGHBORS(T)                                                                      \
   template cudaError_t launch_nearest_neighbors<T>(const Descriptors<T>&, const Descriptors<T>&, int64_t, int, \
-                                                   NeighborTile, cudaStream_t);
+                                                   TileSize, cudaStream_t);
 
 }  // namespace disk_ops

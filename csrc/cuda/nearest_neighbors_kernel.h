@@ -3,22 +3,13 @@
 
 #include <cstdint>
 
-#include "number.h"
+#include "product_tiles.h"
 #include "runtime.h"
 
 namespace disk_ops {
 
-// What distances are computed in: float, or double for double.
 template <typename T>
-struct DistanceOf {
-  using type = float;
-};
-template <>
-struct DistanceOf<double> {
-  using type = double;
-};
-template <typename T>
-using Distance = typename DistanceOf<T>::type;
+using Distance = computing<T>;
 
 // A candidate neighbour as an integer: its ranking key in the high half, its index in the low one.
 using NeighborKey = unsigned long long;
@@ -36,11 +27,9 @@ struct Descriptors {
   int64_t* indices;         // [B, rows, 2], result
 };
 
-enum class NeighborTile { kAutomatic, kSmall, kLarge };  // which size of tiles; the results are the same
-
 template <typename T>
 cudaError_t launch_nearest_neighbors(const Descriptors<T>& desc1,  // [B, N, D]
                                      const Descriptors<T>& desc2,  // [B, M, D]
-                                     int64_t batch, int depth, NeighborTile tile, cudaStream_t stream);
+                                     int64_t batch, int depth, TileSize tile, cudaStream_t stream);
 
 }  // namespace disk_ops

@@ -53,7 +53,7 @@ NeighborsBothWays nearest_neighbors_of_type(const at::Tensor& desc1,  // [B, N, 
                                             const at::Tensor& desc2,  // [B, M, D]
                                             const std::optional<at::Tensor>& valid1,  // [B, N] bool
                                             const std::optional<at::Tensor>& valid2,  // [B, M] bool
-                                            NeighborTile tile, cudaStream_t stream) {
+                                            TileSize tile, cudaStream_t stream) {
   const NeighborSide<T> side1(desc1, valid1), side2(desc2, valid2);
   const cudaError_t error = launch_nearest_neighbors<T>(side1.pointers, side2.pointers, desc1.size(0),
                                                         static_cast<int>(desc1.size(2)), tile, stream);
@@ -66,7 +66,7 @@ inline NeighborsBothWays nearest_neighbors_on_stream(const at::Tensor& desc1,   
                                                      const at::Tensor& desc2,                  // [B, M, D]
                                                      const std::optional<at::Tensor>& valid1,  // [B, N] bool
                                                      const std::optional<at::Tensor>& valid2,  // [B, M] bool
-                                                     NeighborTile tile, cudaStream_t stream) {
+                                                     TileSize tile, cudaStream_t stream) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() / 2;  // leaves room for tiles that overlap the end
   TORCH_CHECK(desc1.size(1) < kMost, "desc1 must have less than 2^30 rows, got ", desc1.sizes());
   TORCH_CHECK(desc2.size(1) < kMost, "desc2 must have less than 2^30 rows, got ", desc2.sizes());

@@ -1,4 +1,4 @@
-// Half and BFloat16 as bare bits: what launchers take, layout-compatible with torch's types.
+// Half and BFloat16 as bare bits: what launchers take, layout-compatible with torch's types. And what is computed in.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,17 @@ struct Half {
 struct BFloat16 {
   uint16_t bits;
 };
+
+// What a kernel computes in: float, or double for double.
+template <typename T>
+struct Computing {
+  using type = float;
+};
+template <>
+struct Computing<double> {
+  using type = double;
+};
+template <typename T>
+using computing = typename Computing<T>::type;
 
 }  // namespace disk_ops

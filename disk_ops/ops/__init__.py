@@ -1,6 +1,27 @@
 """The ops: functions on tensors, each with CPU and CUDA kernels, a reference twin, a fake kernel and autograd."""
 
+from disk_ops.ops.describe import describe
+from disk_ops.ops.match import (
+    ExpectedReward,
+    MatchGeometry,
+    distance_matrix,
+    expected_reward,
+    match_statistics,
+    mutual_softmax,
+)
 from disk_ops.ops.neighbors import NearestNeighbors, nearest_neighbors
 from disk_ops.ops.nms import LocalMaxima, nms_topk
 
-__all__ = ["LocalMaxima", "NearestNeighbors", "nearest_neighbors", "nms_topk"]
+__all__ = [
+    "ExpectedReward",
+    "LocalMaxima",
+    "MatchGeometry",
+    "NearestNeighbors",
+    "describe",
+    "distance_matrix",
+    "expected_reward",
+    "match_statistics",
+    "mutual_softmax",
+    "nearest_neighbors",
+    "nms_topk",
+]

@@ -1,6 +1,8 @@
 // The CUDA kernels and their launches as ops on CPU tensors, run by the emulator: disk_ops_emu::*.
 #include <torch/library.h>
 
+#include "../../csrc/cuda/describe_kernel.cuh"
+#include "../../csrc/cuda/describe_launch.h"
 #include "../../csrc/cuda/nearest_neighbors_kernel.cuh"
 #include "../../csrc/cuda/nearest_neighbors_launch.h"
 #include "../../csrc/cuda/nms_topk_kernel.cuh"
@@ -20,9 +22,29 @@ NeighborsBothWays nearest_neighbors(const at::Tensor& desc1,                  //
                                     const at::Tensor& desc2,                  // [B, M, D]
                                     const std::optional<at::Tensor>& valid1,  // [B, N] bool
                                     const std::optional<at::Tensor>& valid2,  // [B, M] bool
-                                    int64_t tile) {                           // a NeighborTile
+                                    int64_t tile) {                           // a TileSize
   check_nearest_neighbors(desc1, desc2, valid1, valid2);
-  return nearest_neighbors_on_stream(desc1, desc2, valid1, valid2, static_cast<NeighborTile>(tile), nullptr);
+  return nearest_neighbors_on_stream(desc1, desc2, valid1, valid2, static_cast<TileSize>(tile), nullptr);
+}
+
+at::Tensor describe(const at::Tensor& activation,  // [B, C, H, W]
+                    const at::Tensor& weight,      // [D, C, k, k]
+                    const at::Tensor& bias,        // [D]
+                    const at::Tensor& keypoints,   // [B, N, 2] int64
+                    int64_t patch_numbers) {       // that exist at a time
+  check_describe(activation, weight, bias, keypoints);
+  return describe_on_stream(activation, weight, bias, keypoints, patch_numbers, nullptr);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> describe_backward(const at::Tensor& grad,        // [B, N, D]
+                                                                 const at::Tensor& activation,  // [B, C, H, W]
+                                                                 const at::Tensor& weight,      // [D, C, k, k]
+                                                                 const at::Tensor& bias,        // [D]
+                                                                 const at::Tensor& keypoints,   // [B, N, 2]
+                                                                 int64_t patch_numbers) {
+  check_describe(activation, weight, bias, keypoints);
+  check_describe_grad(grad, activation, weight, keypoints);
+  return describe_backward_on_stream(grad, activation, weight, bias, keypoints, patch_numbers, nullptr);
 }
 
 void set_seed(int64_t seed) { cuda_emu::set_seed(static_cast<int>(seed)); }
@@ -36,12 +58,20 @@ TORCH_LIBRARY(disk_ops_emu, m) {
   m.def(
       "nearest_neighbors(Tensor desc1, Tensor desc2, Tensor? valid1, Tensor? valid2, int tile=0)"
       " -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "describe(Tensor activation, Tensor weight, Tensor bias, Tensor keypoints, int patch_numbers=16777216)"
+      " -> Tensor");
+  m.def(
+      "_describe_backward(Tensor grad, Tensor activation, Tensor weight, Tensor bias, Tensor keypoints,"
+      " int patch_numbers=16777216) -> (Tensor, Tensor, Tensor)");
   m.def("set_seed(int seed) -> ()", &set_seed);
 }
 
 TORCH_LIBRARY_IMPL(disk_ops_emu, CPU, m) {
   m.impl("nms_topk", &nms_topk);
   m.impl("nearest_neighbors", &nearest_neighbors);
+  m.impl("describe", &describe);
+  m.impl("_describe_backward", &describe_backward);
 }
 
 }  // namespace disk_ops

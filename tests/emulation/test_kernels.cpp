@@ -1,17 +1,20 @@
 // The kernels on tiny inputs against loops that are easy to check: the program that the sanitizers watch.
 //
-//   test_kernels [nms | sort | neighbors]   run the kernels (all by default), compare, exit 1 on a difference
+//   test_kernels [nms | sort | neighbors | describe]   run the kernels (all by default), compare, exit 1 on a difference
 //   test_kernels short-list                 nms with too short a list of keys: AddressSanitizer must object
 // Built with -DDISK_PLANT_MISSING_BARRIER, kernels lack a barrier and ThreadSanitizer must object.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "../../csrc/cuda/describe_kernel.cuh"
 #include "../../csrc/cuda/nearest_neighbors_kernel.cuh"
 #include "../../csrc/cuda/nms_topk_kernel.cuh"
 
@@ -174,7 +177,7 @@ void check_neighbors(const Side<T>& from, const Side<T>& to, int batch, int dept
 }
 
 template <typename T>
-void run_neighbors(int batch, int rows1, int rows2, int depth, NeighborTile tile) {
+void run_neighbors(int batch, int rows1, int rows2, int depth, TileSize tile) {
   const Side<T> side1(batch, rows1, depth, 1), side2(batch, rows2, depth, 1);
   launch_nearest_neighbors<T>(side1.pointers(), side2.pointers(), batch, depth, tile, nullptr);
   check_neighbors(side1, side2, batch, depth);
@@ -182,10 +185,69 @@ void run_neighbors(int batch, int rows1, int rows2, int depth, NeighborTile tile
 }
 
 void run_all_neighbors() {
-  run_neighbors<float>(2, 66, 20, 20, NeighborTile::kSmall);
-  run_neighbors<float>(1, 20, 130, 18, NeighborTile::kLarge);
-  run_neighbors<float>(1, 2, 1, 1, NeighborTile::kSmall);
-  run_neighbors<double>(2, 33, 35, 34, NeighborTile::kAutomatic);
+  run_neighbors<float>(2, 66, 20, 20, TileSize::kSmall);
+  run_neighbors<float>(1, 20, 130, 18, TileSize::kLarge);
+  run_neighbors<float>(1, 2, 1, 1, TileSize::kSmall);
+  run_neighbors<double>(2, 33, 35, 34, TileSize::kAutomatic);
+}
+
+// Patches gathered and scattered against loops over the window. Small whole numbers: sums are exact in any order.
+template <typename T>
+void run_patches(int batch, int channels, int height, int width, int size, int64_t count, bool channels_last) {
+  const int64_t area = static_cast<int64_t>(size) * size, columns = channels * area, rows = batch * count;
+  const int64_t plane = static_cast<int64_t>(height) * width;
+  std::mt19937 random(1);
+  Buffer<T> data(batch * channels * plane), total(batch * channels * plane);
+  Buffer<double> expected(batch * channels * plane);
+  for (int64_t i = 0; i < batch * channels * plane; ++i) data[i] = static_cast<T>(random() % 9);
+  Buffer<int64_t> keypoints(rows * 2), pixels(rows);
+  for (int64_t i = 0; i < rows; ++i) keypoints[2 * i] = random() % width, keypoints[2 * i + 1] = random() % height;
+  launch_pixels(keypoints.get(), batch, count, height, width, pixels.get(), nullptr);
+  std::sort(pixels.get(), pixels.get() + rows);
+
+  const int64_t channel = channels_last ? 1 : plane, column = channels_last ? channels : 1;
+  const auto map_of = [&](auto* elements) {
+    return PatchedMap<std::remove_pointer_t<decltype(elements)>>{
+        elements, channels * plane, channel, width * column, column, channels, height, width, size, channels_last};
+  };
+  Buffer<computing<T>> patches(rows * columns);
+  launch_gather_patches<T>(map_of(static_cast<const T*>(data.get())), pixels.get(), rows, patches.get(), nullptr);
+  launch_scatter_patches<T>(patches.get(), pixels.get(), rows, map_of(total.get()), nullptr);
+
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t place = 0; place < columns; ++place) {
+      const int64_t c = channels_last ? place % channels : place / area;
+      const int64_t offset = channels_last ? place / channels : place % area, raster = pixels[row] & 0xffffffff;
+      const int64_t y = raster / width + offset / size - size / 2, x = raster % width + offset % size - size / 2;
+      const bool inside = y >= 0 && y < height && x >= 0 && x < width;
+      const int64_t at = (pixels[row] >> 32) * channels * plane + c * channel + (y * width + x) * column;
+      check(patches[row * columns + place] == (inside ? data[at] : T(0)), "describe: patch");
+      if (inside) expected[at] += data[at];
+    }
+  for (int64_t i = 0; i < batch * channels * plane; ++i) check(total[i] == expected[i], "describe: scattered");
+}
+
+template <typename T>
+void run_normalize(int64_t rows, int depth) {
+  Buffer<T> outputs(rows * depth, 3), bias(depth, 1), descriptors(rows * depth), grad(rows * depth, 1);
+  Buffer<int64_t> order(rows);
+  for (int64_t row = 0; row < rows; ++row) order[row] = rows - 1 - row, grad[row * depth] = static_cast<T>(row);
+  launch_normalize<T>(outputs.get(), bias.get(), rows, depth, descriptors.get(), nullptr);
+  launch_normalize_backward<T>(grad.get(), order.get(), bias.get(), rows, depth, outputs.get(), nullptr);
+  const double unit = 1 / std::sqrt(depth), norm = 4 * std::sqrt(depth);
+  for (int64_t i = 0; i < rows * depth; ++i) {
+    const double first = static_cast<double>(rows - 1 - i / depth), mine = i % depth == 0 ? first : 1.0;
+    check(std::abs(descriptors[i] - unit) < 1e-6, "describe: descriptor");
+    check(std::abs(outputs[i] - (mine - (first + depth - 1) / depth) / norm) < 1e-5, "describe: gradient");
+  }
+}
+
+void run_all_describe() {
+  run_patches<float>(2, 3, 5, 7, 5, 12, false);
+  run_patches<float>(1, 35, 3, 4, 3, 6, true);
+  run_patches<double>(1, 2, 1, 1, 7, 3, true);
+  run_normalize<float>(9, 33);
+  run_normalize<double>(3, 1);
 }
 
 }  // namespace
@@ -196,6 +258,7 @@ int main(int argc, char** argv) {
   if (what == "nms" || what == "all") disk_ops::run_all_nms();
   if (what == "sort" || what == "all") disk_ops::run_long_sort();
   if (what == "neighbors" || what == "all") disk_ops::run_all_neighbors();
+  if (what == "describe" || what == "all") disk_ops::run_all_describe();
   if (what == "short-list") disk_ops::run_nms<float>({1, 8, 8, 1, 4, 1 << 20, false}, 3);
   return disk_ops::failures == 0 ? 0 : 1;
 }
