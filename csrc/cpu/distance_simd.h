@@ -13,7 +13,7 @@ struct Distance : Tile<real> {
 
   // Half squared distances below this part of the mean squared norm are computed from differences: there the
   // product has lost the leading digits, and equal descriptors must be at distance 0.
-  static constexpr real kNear = real(0.02);
+  static constexpr real kNear = real(0.05);
 
   static void from_differences(const real* row,      // [depth]
                                const real* columns,  // [depth, kColumns]
@@ -31,7 +31,8 @@ struct Distance : Tile<real> {
   static inline void panel(const RowBlock<real>& rows, const Columns<real>& columns, int64_t column,
                            real* distances) {  // [rows.padded, kColumns]
     const real* packed = columns.packed + column * columns.depth;
-    const Vector norms[kVectors] = {T::load(columns.half_norms + column), T::load(columns.half_norms + column + kLanes)};
+    const real* half_norms = columns.half_norms + column;
+    const Vector norms[kVectors] = {T::load(half_norms), T::load(half_norms + kLanes)};
     for (int64_t first = 0; first < rows.padded; first += kRows) {
       Vector product[kRows][kVectors];
       T::multiply(rows.desc + first * rows.stride, rows.stride, 1, packed, kColumns, columns.depth, product);

@@ -91,8 +91,9 @@ class MatchBackward {
   int64_t elements_of_image() const { return pairs_.chunks.count * padded_columns_ * padded_depth_; }
 
   void add_block(int64_t image, int64_t partial, const RowBlock<real>& rows) {
-    real* reward = reward_gradient_ ? grad_reward.template mutable_data_ptr<real>() + image * pairs_.rows * pairs_.columns
-                                    : nullptr;
+    real* reward = nullptr;
+    if (reward_gradient_)
+      reward = grad_reward.template mutable_data_ptr<real>() + image * pairs_.rows * pairs_.columns;
     const BlockGradients<real> gradients{grad1.template mutable_data_ptr<real>() + image * pairs_.rows * pairs_.depth,
                                          column_pull_.data() + partial * padded_columns_,
                                          column_pulled_.data() + partial * padded_columns_ * padded_depth_, reward,

@@ -51,7 +51,8 @@ struct Backward : Tile<real> {
         for (int v = 0; v < kVectors; ++v) lanes(state, column + v * kLanes, distances + v * kLanes);
       }
       const int64_t used = round_up(width, kRows);
-      for (int64_t i = 0; i < rows.padded; ++i) std::fill(pulls + i * kStride + width, pulls + i * kStride + used, real(0));
+      for (int64_t i = 0; i < rows.padded; ++i)
+        std::fill(pulls + i * kStride + width, pulls + i * kStride + used, real(0));
       accumulate(pulls, kStride, 1, rows.padded, others.data(), rows.stride, width, gradients.padded_depth,
                  pulled.data(), rows.stride);
       accumulate(pulls, 1, kStride, used, rows.desc, rows.stride, rows.padded, gradients.padded_depth,
@@ -92,7 +93,8 @@ struct Backward : Tile<real> {
       const int64_t row = rows.first + i;
       const Vector distance = T::load(distances + i * kColumns);
       const Vector logit = distance * -terms.inverse_temperature;
-      const Vector by_row = T::exp((logit - terms.logsumexp1[row]) + bias), by_column = T::exp(logit + offset);
+      const Vector by_row = T::probability((logit - terms.logsumexp1[row]) + bias);
+      const Vector by_column = T::probability(logit + offset);
       Vector grad = Vector{} - by_row * terms.sum1[row] - by_column * sum2;
       if (terms.weighted) {
         const Vector probability = by_row * by_column, factor = W::factor(terms, row, column);
@@ -131,7 +133,8 @@ struct Backward : Tile<real> {
 
   static void write_reward(const State& state, int64_t row, int64_t column, Vector gradient) {
     real* to = state.gradients.reward + row * state.columns.count + column;
-    for (int lane = 0; lane < std::min<int64_t>(kLanes, state.columns.count - column); ++lane) to[lane] = gradient[lane];
+    const int64_t width = std::min<int64_t>(kLanes, state.columns.count - column);
+    for (int64_t lane = 0; lane < width; ++lane) to[lane] = gradient[lane];
   }
 
   static void write_rows(const State& state) {

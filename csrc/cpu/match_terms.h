@@ -39,8 +39,16 @@ class AllTerms {  // of the batch
 
   MatchTerms<real> of(int64_t image) const {
     const int64_t row = image * rows_, column = image * padded_;
-    return {at(logsumexp1_, row),    at(weight1_, row), at(weight0_, row),    at(sum1_, row),       at(logsumexp2_, column),
-            at(weight2_, column), at(sum2_, column), rewards_.of(image), inverse_temperature_, weighted_};
+    return {at(logsumexp1_, row),
+            at(weight1_, row),
+            at(weight0_, row),
+            at(sum1_, row),
+            at(logsumexp2_, column),
+            at(weight2_, column),
+            at(sum2_, column),
+            rewards_.of(image),
+            inverse_temperature_,
+            weighted_};
   }
 
  private:

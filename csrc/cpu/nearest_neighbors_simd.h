@@ -1,6 +1,5 @@
-// The inner loops of nearest_neighbors. Included by instruction_sets.h once per instruction set: hence no include guard.
-//
-// Ties are exact: see product_simd.h.
+// The inner loops of nearest_neighbors. Included by instruction_sets.h once per instruction set: hence no include
+// guard. Ties are exact: see product_simd.h.
 
 template <typename real>
 struct KeyTile : Tile<real> {

@@ -42,12 +42,18 @@ struct Lanes {
   }
 
   // e^x: within 2 units in the last place where the result is a normal number, 0 below, inf above, NaN of NaN.
-  static inline Vector exp(Vector x) {
+  static inline Vector exp(Vector x) { return exp(x, -87.3365f); }
+
+  // A probability e^x, 0 below 1e-19: which is nothing beside the others, whose sum is 1, while the product of two
+  // such probabilities would be a subnormal number, and those are slow.
+  static inline Vector probability(Vector x) { return exp(x, -43.6f); }
+
+  static inline Vector exp(Vector x, [[maybe_unused]] float lowest) {  // 0 below e^lowest, for float
     if constexpr (sizeof(real) == 8) {
       for (int lane = 0; lane < kLanes; ++lane) x[lane] = std::exp(x[lane]);
       return x;
     } else {
-      const Vector low = fill(-87.3365f), high = fill(89.0f);
+      const Vector low = fill(lowest), high = fill(89.0f);
       const Vector bounded = x < low ? low : x > high ? high : x;
       // x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which is left in the lowest bits.
       const Vector shifted = bounded * 1.44269504f + 12582912.0f;
