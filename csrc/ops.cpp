@@ -52,4 +52,14 @@ TORCH_LIBRARY(disk_ops, m) {
       "_describe_backward(Tensor grad, Tensor activation, Tensor weight, Tensor bias, Tensor keypoints)"
       " -> (Tensor grad_activation, Tensor grad_weight, Tensor grad_bias)",
       tags);
+
+  m.def(
+      "sample_grid(Tensor heatmap, int cell, Tensor seed, bool argmax, Tensor? mask)"
+      " -> (Tensor keypoints, Tensor accepted, Tensor logp)",
+      tags);
+
+  m.def(
+      "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
+      " Tensor? mask) -> Tensor",
+      tags);
 }

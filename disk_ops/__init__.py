@@ -11,7 +11,7 @@ from disk_ops.detector import DISKDetector  # noqa: E402
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures  # noqa: E402
 from disk_ops.local_feature import DISKDescriptors, DISKKeypoints, DISKLocalFeature  # noqa: E402
 from disk_ops.matching import MatchDistribution, MutualNearestNeighbor, MutualSoftmaxMatcher, PaddedMatches  # noqa: E402
-from disk_ops.modules import DistanceMatrix, NMSTopK  # noqa: E402
+from disk_ops.modules import DistanceMatrix, GridSampler, NMSTopK  # noqa: E402
 
 try:
     __version__ = version("disk_ops")
@@ -25,6 +25,7 @@ __all__ = [
     "DISKKeypoints",
     "DISKLocalFeature",
     "DistanceMatrix",
+    "GridSampler",
     "MatchDistribution",
     "MutualNearestNeighbor",
     "MutualSoftmaxMatcher",

@@ -46,10 +46,21 @@ SCHEMAS = (
     "describe(Tensor activation, Tensor weight, Tensor bias, Tensor keypoints) -> Tensor",
     "_describe_backward(Tensor grad, Tensor activation, Tensor weight, Tensor bias, Tensor keypoints)"
     " -> (Tensor grad_activation, Tensor grad_weight, Tensor grad_bias)",
+    "sample_grid(Tensor heatmap, int cell, Tensor seed, bool argmax, Tensor? mask)"
+    " -> (Tensor keypoints, Tensor accepted, Tensor logp)",
+    "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
+    " Tensor? mask) -> Tensor",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
 # Ops that have no CUDA kernel of their own yet: on CUDA they are the reference.
-WITHOUT_CUDA_KERNEL = ("distance_matrix", "match_statistics", "_match_sums", "_match_backward")
+WITHOUT_CUDA_KERNEL: tuple[str, ...] = (
+    "distance_matrix",
+    "match_statistics",
+    "_match_sums",
+    "_match_backward",
+    "sample_grid",
+    "_sample_grid_backward",
+)
 
 
 class LibraryStatus(NamedTuple):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor, nn
 
-from disk_ops.ops import LocalMaxima, distance_matrix, nms_topk
+from disk_ops.ops import GridSamples, LocalMaxima, distance_matrix, nms_topk, sample_grid
 
 
 class NMSTopK(nn.Module):
@@ -53,3 +56,30 @@ class DistanceMatrix(nn.Module):
     ) -> Tensor:
         """Return distances ``[N, M]`` or ``[B, N, M]``."""
         return distance_matrix(desc1, desc2)
+
+
+class GridSampler(nn.Module):
+    """Draw at most one keypoint in each cell of heatmaps; see :func:`disk_ops.ops.sample_grid`.
+
+    Example:
+        >>> import torch
+        >>> GridSampler(cell=8)(torch.randn(2, 1, 32, 30)).keypoints.shape
+        torch.Size([2, 4, 4, 2])
+    """
+
+    def __init__(self, cell: int = 8, mode: Literal["sample", "argmax"] = "sample") -> None:
+        super().__init__()
+        self.cell, self.mode = cell, mode
+
+    def forward(
+        self,
+        heatmap: Tensor,  # [B, 1, H, W]
+        mask: Tensor | None = None,  # [B, 1, H, W] bool
+        generator: torch.Generator | None = None,
+    ) -> GridSamples:
+        """Return each cell's proposal, whether it is accepted, and the log-probability of that."""
+        return sample_grid(heatmap, self.cell, generator, mask, self.mode)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"cell={self.cell}, mode={self.mode!r}"

@@ -142,3 +142,5 @@ from disk_ops.reference_reward import _match_backward as _match_backward  # noqa
 from disk_ops.reference_reward import _match_sums as _match_sums  # noqa: E402
 from disk_ops.reference_reward import distance_matrix as distance_matrix  # noqa: E402
 from disk_ops.reference_reward import match_statistics as match_statistics  # noqa: E402
+from disk_ops.reference_sampling import _sample_grid_backward as _sample_grid_backward  # noqa: E402
+from disk_ops.reference_sampling import sample_grid as sample_grid  # noqa: E402

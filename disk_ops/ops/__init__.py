@@ -11,9 +11,11 @@ from disk_ops.ops.match import (
 )
 from disk_ops.ops.neighbors import NearestNeighbors, nearest_neighbors
 from disk_ops.ops.nms import LocalMaxima, nms_topk
+from disk_ops.ops.sampling import GridSamples, sample_grid
 
 __all__ = [
     "ExpectedReward",
+    "GridSamples",
     "LocalMaxima",
     "MatchGeometry",
     "NearestNeighbors",
@@ -24,4 +26,5 @@ __all__ = [
     "mutual_softmax",
     "nearest_neighbors",
     "nms_topk",
+    "sample_grid",
 ]
