@@ -52,15 +52,6 @@ SCHEMAS = (
     " Tensor? mask) -> Tensor",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
-# Ops that have no CUDA kernel of their own yet: on CUDA they are the reference.
-WITHOUT_CUDA_KERNEL: tuple[str, ...] = (
-    "distance_matrix",
-    "match_statistics",
-    "_match_sums",
-    "_match_backward",
-    "sample_grid",
-    "_sample_grid_backward",
-)
 
 
 class LibraryStatus(NamedTuple):

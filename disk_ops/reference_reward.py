@@ -186,7 +186,7 @@ def _rewards(
 ) -> Tensor:
     """r_ij ``[B, N, M]``: as given, or by the rules of the paper (section 3, rewards) and of the released code."""
     if rule.reward is not None:
-        return rule.reward.to(logits.dtype)
+        return rule.reward.to(logits.dtype).masked_fill(logits == -math.inf, 0)  # what is masked may be NaN
     assert rule.keypoints1 is not None and rule.keypoints2 is not None
     keypoints1, keypoints2 = rule.keypoints1.to(logits.dtype), rule.keypoints2.to(logits.dtype)
     correct = torch.zeros_like(logits, dtype=torch.bool)

@@ -88,6 +88,10 @@ def sample_inputs(device: torch.device) -> Iterator[Sample]:
     masked = {"valid1": flags(2, 60), "valid2": flags(2, 41)}
     yield Sample("valid", *pair(60, 41, 24, 2), rule=geometry(60, 41, 2), weights=weights(60, 41, 2), **masked)
     yield Sample("valid2 only", *pair(60, 41, 24, 2), rule=dense(60, 41, 2), valid2=masked["valid2"])
+    pairs = masked["valid1"][..., None] & masked["valid2"][:, None]
+    unknown = (normal(2, 60, 41).masked_fill(~pairs, math.nan), *[None] * 5)  # rewards of masked pairs don't count
+    yield Sample("NaN where masked", *pair(60, 41, 24, 2), rule=unknown, weights=weights(60, 41, 2), **masked)
+    yield Sample("NaN where masked, no weights", *pair(60, 41, 24, 2), rule=unknown, **masked)
     nobody = torch.zeros(2, 41, dtype=torch.bool, device=device)
     yield Sample("nobody", *pair(60, 41, 24, 2), rule=dense(60, 41, 2), weights=weights(60, 41, 2), valid2=nobody)
     for official in (False, True):

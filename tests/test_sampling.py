@@ -239,6 +239,19 @@ class TestSampleGrid:
             for half, full in zip(draw(heatmap), draw(heatmap.float()), strict=True):
                 assert torch.equal(half, full)
 
+    @pytest.mark.cuda
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_cuda_draws_what_the_cpu_draws(self, device, dtype):
+        heatmap = torch.randn(6, 1, 512, 512).to(dtype) * 3
+        many = [("many", (heatmap, cell, seed_tensor(cell), False, None)) for cell in (3, 8, 64)]
+        for name, arguments in [*sample_inputs(torch.device("cpu"), dtype), *many]:
+            heatmap, *others, mask = arguments
+            expected = torch.ops.disk_ops.sample_grid(*arguments)
+            moved = (heatmap.to(device), *others, None if mask is None else mask.to(device))
+            ours = [tensor.cpu() for tensor in torch.ops.disk_ops.sample_grid(*moved)]
+            assert torch.equal(ours[0], expected[0]) and torch.equal(ours[1], expected[1]), name
+            torch.testing.assert_close(ours[2], expected[2], rtol=1e-5, atol=1e-5)
+
     def test_layout_and_threads_make_no_difference(self, device):
         heatmap = torch.randn(3, 1, 200, 170, device=device)
         threads = torch.get_num_threads()

@@ -66,10 +66,14 @@ def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedPr
         ("address", "nms", 1),
         ("address", "sort", 0),
         ("address", "neighbors", 1),
+        ("address", "match", 1),
         ("address", "describe", 1),
+        ("address", "sample", 1),
         ("thread", "nms", 2),
         ("thread", "neighbors", 2),
+        ("thread", "match", 2),
         ("thread", "describe", 2),
+        ("thread", "sample", 2),
     ],
 )
 def test_nothing_found(programs: dict[str, Path], variant: str, kernels: str, seed: int) -> None:
@@ -85,7 +89,13 @@ def test_write_beyond_a_list_is_found(programs: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "where"), [("nms", "find_maxima_in_tiles_kernel"), ("neighbors", "search_tiles_kernel")]
+    ("kernels", "where"),
+    [
+        ("nms", "find_maxima_in_tiles_kernel"),
+        ("neighbors", "search_tiles_kernel"),
+        ("match", "distance_matrix_kernel"),
+        ("sample", "sample_grid_kernel"),
+    ],
 )
 def test_missing_barrier_is_found(programs: dict[str, Path], kernels: str, where: str) -> None:
     result = run(programs["planted"], kernels)

@@ -86,6 +86,7 @@ struct Backward : Tile<real> {
     const MatchTerms<real>& terms = state.terms;
     const Vector bias = T::load(state.columns.bias + column), norms = T::load(state.columns.half_norms + column);
     const Vector offset = bias - T::load(terms.logsumexp2 + column), sum2 = T::load(terms.sum2 + column);
+    const Mask hidden = W::is_hidden(state.columns, column);
     real* column_pull = state.gradients.column_pull + column;
     Vector total = T::load(column_pull), grad_theta = state.grad_theta;
     for (int64_t i = 0; i < rows.padded; ++i) {
@@ -98,7 +99,8 @@ struct Backward : Tile<real> {
       Vector grad = Vector{} - by_row * terms.sum1[row] - by_column * sum2;
       if (terms.weighted) {
         const Vector probability = by_row * by_column, factor = W::factor(terms, row, column);
-        grad += real(2) * probability * W::weight(terms, row, column, factor);
+        const Vector weighted = real(2) * probability * W::weight(terms, row, column, factor);
+        grad += hidden ? Vector{} : weighted;
         if (state.gradients.reward != nullptr) write_reward(state, row, column, probability * factor);
       }
       grad_theta -= grad * distance;

@@ -45,6 +45,11 @@ struct Weighting : Tile<real> {
     return correct ? T::fill(rule.lambda_tp) : wrong;
   }
 
+  // Whether columns are masked: their probabilities are 0, but a reward that is NaN there must not count either.
+  static inline Mask is_hidden(const Columns<real>& columns, int64_t column) {
+    return T::load(columns.bias + column) != real(0);
+  }
+
   // weight1_i + weight2_j
   static inline Vector factor(const MatchTerms<real>& terms, int64_t i, int64_t column) {
     Vector sum = terms.weight2 != nullptr ? T::load(terms.weight2 + column) : Vector{};

@@ -6,6 +6,7 @@ template <typename real>
 struct Sums : Tile<real> {
   using T = Tile<real>;
   using W = Weighting<real>;
+  using typename T::Mask;
   using typename T::Vector;
   using T::kColumns;
   using T::kLanes;
@@ -37,6 +38,7 @@ struct Sums : Tile<real> {
                            real* weighted, real* probabilities,    // [rows.padded, kLanes]
                            real* column_sums) {
     const Vector offset = T::load(columns.bias + column) - T::load(terms.logsumexp2 + column);
+    const Mask hidden = W::is_hidden(columns, column);
     Vector total = T::load(column_sums + column);
     for (int64_t i = 0; i < rows.padded; ++i) {
       if (!rows.present[i]) continue;
@@ -45,7 +47,7 @@ struct Sums : Tile<real> {
       const Vector probability = T::exp((logit - terms.logsumexp1[row]) + (logit + offset));
       const Vector weight = terms.weighted ? W::weight(terms, row, column, W::factor(terms, row, column))
                                            : W::reward(terms.reward, row, column);
-      const Vector product = probability * weight;
+      const Vector product = hidden ? Vector{} : probability * weight;
       total += product;
       T::store(weighted + i * kLanes, T::load(weighted + i * kLanes) + product);
       T::store(probabilities + i * kLanes, T::load(probabilities + i * kLanes) + probability);

@@ -18,6 +18,7 @@
 
 #include "../arguments.h"
 #include "describe_kernel.h"
+#include "element_type.h"
 
 namespace disk_ops {
 
@@ -143,16 +144,6 @@ inline void check_describe_sizes(const at::Tensor& activation, const at::Tensor&
   TORCH_CHECK(activation.size(2) * activation.size(3) < kMost,
               "activation must have fewer than 2^31 pixels per image, got ", activation.sizes());
   TORCH_CHECK(weight.numel() < kMost, "weight must have fewer than 2^31 elements, got ", weight.sizes());
-}
-
-template <typename Use>
-auto with_element_type(at::ScalarType type, const Use& use) {
-  switch (type) {
-    case at::kHalf: return use(Half{});
-    case at::kBFloat16: return use(BFloat16{});
-    case at::kDouble: return use(double{});
-    default: return use(float{});
-  }
 }
 
 // Arguments are checked, and the activation's device is current.

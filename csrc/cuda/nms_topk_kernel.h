@@ -8,20 +8,11 @@
 
 #include <cstdint>
 
+#include "heatmap_view.h"
 #include "number.h"
 #include "runtime.h"
 
 namespace disk_ops {
-
-template <typename T>
-struct HeatmapView {
-  const T* heatmap;                           // [B, H, W], strided
-  const bool* mask;                           // [B, H, W], strided, or null: all true
-  int64_t batch_stride, y_stride, x_stride;   // in elements
-  int64_t mask_batch_stride, mask_y_stride, mask_x_stride;
-  int64_t batch;
-  int height, width;  // height * width < 2^31
-};
 
 struct MaximumRule {
   int radius_x, radius_y;  // half windows, less than width and height

@@ -7,6 +7,8 @@
 #include "../../csrc/cuda/nearest_neighbors_launch.h"
 #include "../../csrc/cuda/nms_topk_kernel.cuh"
 #include "../../csrc/cuda/nms_topk_launch.h"
+#include "emulated_match.h"
+#include "emulated_sampling.h"
 
 namespace disk_ops {
 namespace {
@@ -64,6 +66,29 @@ TORCH_LIBRARY(disk_ops_emu, m) {
   m.def(
       "_describe_backward(Tensor grad, Tensor activation, Tensor weight, Tensor bias, Tensor keypoints,"
       " int patch_numbers=16777216) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "distance_matrix(Tensor desc1, Tensor desc2) -> Tensor");
+  m.def(
+      "match_statistics(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2)"
+      " -> (Tensor logsumexp1, Tensor logsumexp2)");
+  m.def(
+      "_match_sums(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2,"
+      " Tensor logsumexp1, Tensor logsumexp2, Tensor? reward, Tensor? keypoints1, Tensor? keypoints2, Tensor? warped1,"
+      " Tensor? warped2, Tensor? fundamental, float epsilon, float lambda_tp, float lambda_fp, bool official,"
+      " Tensor? weight1, Tensor? weight2, Tensor? weight0)"
+      " -> (Tensor sum1, Tensor sum2, Tensor probability1)");
+  m.def(
+      "_match_backward(Tensor desc1, Tensor desc2, Tensor inverse_temperature, Tensor? valid1, Tensor? valid2,"
+      " Tensor logsumexp1, Tensor logsumexp2, Tensor? reward, Tensor? keypoints1, Tensor? keypoints2, Tensor? warped1,"
+      " Tensor? warped2, Tensor? fundamental, float epsilon, float lambda_tp, float lambda_fp, bool official,"
+      " Tensor? weight1, Tensor? weight2, Tensor? weight0, Tensor sum1, Tensor sum2, bool reward_gradient)"
+      " -> (Tensor grad1, Tensor grad2, Tensor grad_inverse_temperature, Tensor grad_reward)");
+  m.def(
+      "sample_grid(Tensor heatmap, int cell, Tensor seed, bool argmax, Tensor? mask)"
+      " -> (Tensor keypoints, Tensor accepted, Tensor logp)");
+  m.def(
+      "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
+      " Tensor? mask) -> Tensor");
   m.def("set_seed(int seed) -> ()", &set_seed);
 }
 
@@ -72,6 +97,12 @@ TORCH_LIBRARY_IMPL(disk_ops_emu, CPU, m) {
   m.impl("nearest_neighbors", &nearest_neighbors);
   m.impl("describe", &describe);
   m.impl("_describe_backward", &describe_backward);
+  m.impl("sample_grid", &sample_grid);
+  m.impl("_sample_grid_backward", &sample_grid_backward);
+  m.impl("distance_matrix", &distance_matrix);
+  m.impl("match_statistics", &match_statistics);
+  m.impl("_match_sums", &match_sums);
+  m.impl("_match_backward", &match_backward);
 }
 
 }  // namespace disk_ops

@@ -1,6 +1,7 @@
 // The kernels on tiny inputs against loops that are easy to check: the program that the sanitizers watch.
 //
-//   test_kernels [nms | sort | neighbors | describe]   run the kernels (all by default), compare, exit 1 on a difference
+//   test_kernels [nms | sort | neighbors | match | describe | sample]   run the kernels (default: all), compare,
+//                                           exit 1 on a difference
 //   test_kernels short-list                 nms with too short a list of keys: AddressSanitizer must object
 // Built with -DDISK_PLANT_MISSING_BARRIER, kernels lack a barrier and ThreadSanitizer must object.
 #include <algorithm>
@@ -253,12 +254,17 @@ void run_all_describe() {
 }  // namespace
 }  // namespace disk_ops
 
+#include "test_match.h"
+#include "test_sampling.h"
+
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   if (what == "nms" || what == "all") disk_ops::run_all_nms();
   if (what == "sort" || what == "all") disk_ops::run_long_sort();
   if (what == "neighbors" || what == "all") disk_ops::run_all_neighbors();
+  if (what == "match" || what == "all") disk_ops::run_all_match();
   if (what == "describe" || what == "all") disk_ops::run_all_describe();
+  if (what == "sample" || what == "all") disk_ops::run_all_sample();
   if (what == "short-list") disk_ops::run_nms<float>({1, 8, 8, 1, 4, 1 << 20, false}, 3);
   return disk_ops::failures == 0 ? 0 : 1;
 }

@@ -1,0 +1,82 @@
+// The ops on matches, run by the emulator, as csrc/cuda/match_cuda.cpp has them. Part of emulated_ops.cpp.
+#pragma once
+
+#include "../../csrc/cuda/distance_matrix_kernel.cuh"
+#include "../../csrc/cuda/distance_matrix_launch.h"
+#include "../../csrc/cuda/match_kernel.cuh"
+#include "../../csrc/cuda/match_launch.h"
+
+namespace disk_ops {
+namespace {
+
+at::Tensor distance_matrix(const at::Tensor& desc1,    // [B, N, D]
+                           const at::Tensor& desc2) {  // [B, M, D]
+  check_descriptors(desc1, desc2);
+  return distance_matrix_on_stream(desc1, desc2, nullptr);
+}
+
+LogSumExps match_statistics(const at::Tensor& desc1,                // [B, N, D]
+                            const at::Tensor& desc2,                // [B, M, D]
+                            const at::Tensor& inverse_temperature,  // []
+                            const OptionalTensor& valid1,           // [B, N] bool
+                            const OptionalTensor& valid2) {         // [B, M] bool
+  check_match_statistics(desc1, desc2, inverse_temperature, valid1, valid2);
+  return match_statistics_on_stream(desc1, desc2, inverse_temperature, valid1, valid2, nullptr);
+}
+
+MatchSums match_sums(const at::Tensor& desc1,                // [B, N, D]
+                     const at::Tensor& desc2,                // [B, M, D]
+                     const at::Tensor& inverse_temperature,  // []
+                     const OptionalTensor& valid1,           // [B, N] bool
+                     const OptionalTensor& valid2,           // [B, M] bool
+                     const at::Tensor& logsumexp1,           // [B, N]
+                     const at::Tensor& logsumexp2,           // [B, M]
+                     const OptionalTensor& reward,           // [B, N, M]
+                     const OptionalTensor& keypoints1,       // [B, N, 2]
+                     const OptionalTensor& keypoints2,       // [B, M, 2]
+                     const OptionalTensor& warped1,          // [B, N, 2]
+                     const OptionalTensor& warped2,          // [B, M, 2]
+                     const OptionalTensor& fundamental,      // [B, 3, 3]
+                     double epsilon, double lambda_tp, double lambda_fp, bool official,
+                     const OptionalTensor& weight1,    // [B, N]
+                     const OptionalTensor& weight2,    // [B, M]
+                     const OptionalTensor& weight0) {  // [B, N]
+  const RewardArguments rule{reward,      keypoints1, keypoints2, warped1,   warped2,
+                             fundamental, epsilon,    lambda_tp,  lambda_fp, official};
+  const WeightArguments weights{weight1, weight2, weight0};
+  check_match_sums(desc1, desc2, inverse_temperature, valid1, valid2, logsumexp1, logsumexp2, rule, weights, true);
+  return match_sums_on_stream(desc1, desc2, inverse_temperature, valid1, valid2, logsumexp1, logsumexp2, rule, weights,
+                              nullptr);
+}
+
+MatchGradientTensors match_backward(const at::Tensor& desc1,                // [B, N, D]
+                                    const at::Tensor& desc2,                // [B, M, D]
+                                    const at::Tensor& inverse_temperature,  // []
+                                    const OptionalTensor& valid1,           // [B, N] bool
+                                    const OptionalTensor& valid2,           // [B, M] bool
+                                    const at::Tensor& logsumexp1,           // [B, N]
+                                    const at::Tensor& logsumexp2,           // [B, M]
+                                    const OptionalTensor& reward,           // [B, N, M]
+                                    const OptionalTensor& keypoints1,       // [B, N, 2]
+                                    const OptionalTensor& keypoints2,       // [B, M, 2]
+                                    const OptionalTensor& warped1,          // [B, N, 2]
+                                    const OptionalTensor& warped2,          // [B, M, 2]
+                                    const OptionalTensor& fundamental,      // [B, 3, 3]
+                                    double epsilon, double lambda_tp, double lambda_fp, bool official,
+                                    const OptionalTensor& weight1,  // [B, N]
+                                    const OptionalTensor& weight2,  // [B, M]
+                                    const OptionalTensor& weight0,  // [B, N]
+                                    const at::Tensor& sum1,         // [B, N]
+                                    const at::Tensor& sum2,         // [B, M]
+                                    bool reward_gradient) {
+  const RewardArguments rule{reward,      keypoints1, keypoints2, warped1,   warped2,
+                             fundamental, epsilon,    lambda_tp,  lambda_fp, official};
+  const WeightArguments weights{weight1, weight2, weight0};
+  check_match_backward(desc1, desc2, inverse_temperature, valid1, valid2, logsumexp1, logsumexp2, rule, weights, sum1,
+                       sum2);
+  return match_backward_on_stream(desc1, desc2, inverse_temperature, valid1, valid2, logsumexp1, logsumexp2, rule,
+                                  weights, sum1, sum2, reward_gradient, nullptr);
+}
+
+}  // namespace
+}  // namespace disk_ops
