@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
-from disk_ops.features import DISKFeatures, PaddedFeatures
+from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
-from disk_ops.ops import LocalMaxima, nms_topk
+from disk_ops.ops import LocalMaxima, describe, nms_topk, sample_grid
 
 
 class DISKDetector(nn.Module):
@@ -111,18 +112,12 @@ class DISKDetector(nn.Module):
         Returns:
             heatmap :math:`(B, 1, H, W)` (logits), descriptors :math:`(B, D, H, W)`.
         """
-        channels = self.unet.in_channels if isinstance(self.unet, UNet) else 3
-        check_images(images, next(self.parameters(), None), channels)
-        if valid is not None:
-            valid = as_mask(valid, images, "valid")
+        padded, valid = self._network_input(images, valid)
         height, width = images.shape[-2:]
-        padded = pad_to_multiple(repeat_channel(images, channels), self._stride)
         if padded.numel() == 0:
             output = images.new_zeros(images.shape[0], self.desc_dim + 1, height, width)
-        elif self.norm == "valid":
-            if valid is None:
-                valid = torch.ones_like(images[:, :1], dtype=torch.bool)
-            output = self.unet(padded, pad_to_multiple(valid, self._stride))
+        elif valid is not None:
+            output = self.unet(padded, valid)
         else:
             output = self.unet(padded)
         if output.shape[1] != self.desc_dim + 1:
@@ -268,6 +263,76 @@ class DISKDetector(nn.Module):
             )
         _, dense = self.heatmap_and_dense_descriptors(images, self._valid_pixels(images, mask, None))
         return sample_descriptors(dense, points)
+
+    def sample(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        generator: torch.Generator | None = None,
+        mask: Tensor | None = None,  # [B, 1, H, W]
+        cell: int = 8,
+    ) -> list[SampledFeatures]:
+        """Draw features by the training policy: in each grid cell one proposal, accepted or not (DISK, section 3).
+
+        Descriptors are computed at accepted proposals only. Gradients reach them and the log-probabilities.
+
+        Args:
+            images: shape :math:`(B, C, H, W)` in [0, 1].
+            generator: of the draw; ``None``: torch's default. The same seed draws the same on every device.
+            mask: proposals come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
+            cell: side of a grid cell in pixels.
+
+        Returns:
+            The accepted features of each image, in raster order of their cells.
+        """
+        keep = self._valid_pixels(images, mask, None)
+        heatmap, read = self._heatmap_and_reader(images, keep)
+        samples = sample_grid(heatmap, cell, generator, keep)
+        accepted = samples.accepted.flatten(1)  # [B, h * w]
+        keypoints = [xy[chosen] for xy, chosen in zip(samples.keypoints.flatten(1, 2), accepted, strict=True)]
+        if not keypoints:
+            return []
+        descriptors = read(pad_sequence(keypoints, batch_first=True))
+        precision = torch.promote_types(heatmap.dtype, torch.float32)
+        return [
+            SampledFeatures(xy.to(precision), desc[: len(xy)], logp[chosen])
+            for xy, desc, logp, chosen in zip(keypoints, descriptors, samples.logp.flatten(1), accepted, strict=True)
+        ]
+
+    def _network_input(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        valid: Tensor | None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Checked images in sizes and channels that the network takes, and with ``norm="valid"`` the valid pixels."""
+        channels = self.unet.in_channels if isinstance(self.unet, UNet) else 3
+        check_images(images, next(self.parameters(), None), channels)
+        if valid is not None:
+            valid = as_mask(valid, images, "valid")
+        padded = pad_to_multiple(repeat_channel(images, channels), self._stride)
+        if self.norm != "valid":
+            return padded, None
+        if valid is None:
+            valid = torch.ones_like(images[:, :1], dtype=torch.bool)
+        return padded, pad_to_multiple(valid, self._stride)
+
+    def _heatmap_and_reader(
+        self,
+        images: Tensor,  # [B, C, H, W]
+        valid: Tensor | None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]`` of the images."""
+        if not isinstance(self.unet, UNet):
+            heatmap, dense = self.heatmap_and_dense_descriptors(images, valid)
+            return heatmap, lambda keypoints: sample_descriptors(dense, keypoints)
+        activation = self.unet.features(*self._network_input(images, valid))
+        weight, bias = self.unet.last_convolution.weight, self.unet.last_convolution.bias
+        assert bias is not None
+        heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
+        height, width = images.shape[-2:]
+        return (
+            heatmap[..., :height, :width],
+            lambda keypoints: describe(activation, weight[:-1], bias[:-1], keypoints),
+        )
 
     @property
     def _stride(self) -> int:
