@@ -19,7 +19,7 @@ def readme(repository: Path) -> str:
 def test_examples_run(readme, capsys, monkeypatch):
     cv2 = pytest.importorskip("cv2")
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     read = cv2.imread
     # A quarter of the pixels tells the same in a quarter of the time.
     monkeypatch.setattr(cv2, "imread", lambda path: cv2.resize(read(path), None, fx=0.5, fy=0.5))

@@ -56,7 +56,8 @@ find_sanitizer() {
 }
 
 # Tests of the ops that launch kernels of ours on small inputs; the left-out ones spend their time in torch.
-op_tests=(-m pytest -q -p no:cacheprovider tests/test_nms.py tests/test_neighbors.py --device cuda
+op_tests=(-m pytest -q -p no:cacheprovider tests/test_nms.py tests/test_neighbors.py tests/test_sampling.py
+    tests/test_match_native.py tests/test_describe_op.py --device cuda
     -k "not dynamo and not opcheck and not gradcheck and not larger and not threads and not Compat and not exception")
 
 # sanitize TOOL OPTIONS...
