@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from disk_ops.ops import GridSamples, LocalMaxima, distance_matrix, nms_topk, sample_grid
+from disk_ops.ops.sampling import check_grid
 
 
 class NMSTopK(nn.Module):
@@ -69,6 +70,7 @@ class GridSampler(nn.Module):
 
     def __init__(self, cell: int = 8, mode: Literal["sample", "argmax"] = "sample") -> None:
         super().__init__()
+        check_grid(cell, mode)
         self.cell, self.mode = cell, mode
 
     def forward(

@@ -88,6 +88,9 @@ class TestPolicyGradientLoss:
         assert loss == 0
         with pytest.raises(ValueError, match="features must hold at least one image"):
             PolicyGradientLoss()([], {}, 50.0)
+        for pair in ((0, 1), (0, 0), (-1, 0)):
+            with pytest.raises(ValueError, match="rewards must be of pairs of the 1 images, counted from 0, got"):
+                PolicyGradientLoss()([image(device, 3)], {pair: torch.zeros(3, 3)}, 50.0)
         with pytest.raises(ValueError, match="penalize must be 'pair' or 'image', got 'both'"):
             PolicyGradientLoss(penalize="both")
 

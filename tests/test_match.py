@@ -279,6 +279,7 @@ class TestExpectedReward:
             ({"desc2": torch.rand(5, 9)}, ValueError, r"desc2 must have the rank.* got \[5, 9\]"),
             ({"desc2": torch.rand(5, 8).double()}, TypeError, "desc2 must be of dtype torch.float32"),
             ({"reward": torch.rand(4, 4)}, ValueError, r"reward must have shape \[4, 5\], got \[4, 4\]"),
+            ({"reward": 1.0}, TypeError, "reward must be a tensor or a MatchGeometry, got float"),
             ({"valid1": torch.ones(5) > 0}, ValueError, r"valid1 must have shape \[4\], got \[5\]"),
             ({"valid2": torch.ones(5)}, TypeError, r"valid2 must be of dtype bool, got torch\.float32"),
             ({"inverse_temperature": torch.ones(2)}, ValueError, r"inverse_temperature must be a number .* got \[2\]"),

@@ -79,6 +79,10 @@ class TestHomographyReward:
     def test_exception(self):
         with pytest.raises(ValueError, match="epsilon must be a positive number of pixels, got 0"):
             HomographyReward(epsilon=0)
+        with pytest.raises(ValueError, match="homography must be invertible, got"):
+            HomographyReward()(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(3, 3))
+        with pytest.raises(ValueError, match=r"homography must have shape \[3, 3\], got \[1, 3, 3\]"):
+            HomographyReward()(torch.zeros(1, 2), torch.zeros(1, 2), torch.eye(3)[None])
         with pytest.raises(ValueError, match="rule must be 'paper' or 'official', got 'both'"):
             DepthReward(rule="both")
         with pytest.raises(ValueError, match="interpolation must be 'nearest' or 'bilinear', got 'cubic'"):

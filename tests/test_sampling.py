@@ -112,6 +112,8 @@ class TestSampleGrid:
             ({"heatmap": torch.ones(2, 1, 8, 8).int()}, TypeError, "heatmap must be float.* got torch.int32"),
             ({"cell": 0}, ValueError, "cell must be from 1 to 64 pixels, got 0"),
             ({"cell": 65}, ValueError, "cell must be from 1 to 64 pixels, got 65"),
+            ({"cell": 8.0}, TypeError, "cell must be an integer, got float 8.0"),
+            ({"generator": 3}, TypeError, "generator must be a torch.Generator or None, got int"),
             ({"mode": "mean"}, ValueError, "mode must be 'sample' or 'argmax', got 'mean'"),
             ({"mask": torch.ones(2, 1, 16, 15) > 0}, ValueError, r"mask must have the shape .* got \[2, 1, 16, 15\]"),
             ({"mask": torch.ones(2, 1, 16, 16)}, TypeError, "mask must be of dtype bool, got torch.float32"),
@@ -340,6 +342,8 @@ class TestSampleGrid:
         ours = module(heatmap, generator=torch.Generator().manual_seed(2))
         function = sample_grid(heatmap, 4, torch.Generator().manual_seed(2))
         assert all(torch.equal(a, b) for a, b in zip(ours, function, strict=True))
+        with pytest.raises(ValueError, match="cell must be from 1 to 64 pixels, got 0"):
+            GridSampler(0)
         assert repr(GridSampler(4, "argmax")) == "GridSampler(cell=4, mode='argmax')"
 
 

@@ -271,6 +271,8 @@ def _reward_arguments(
     if isinstance(reward, Tensor):
         dense = checked(reward, "reward", (rows, columns))
         return dense, None, None, None, None, None, 1.0, 1.0, 0.0, False
+    if not isinstance(reward, MatchGeometry):
+        raise TypeError(f"reward must be a tensor or a MatchGeometry, got {type(reward).__name__}")
     return (
         None,
         checked(reward.keypoints1, "keypoints1", (rows, 2)),

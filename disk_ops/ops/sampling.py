@@ -64,7 +64,10 @@ def sample_grid(
         >>> samples.keypoints[samples.accepted].tolist()
         [[12, 5]]
     """
-    _check(heatmap, cell, mask, mode)
+    _check_heatmap(heatmap, mask)
+    check_grid(cell, mode)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
     argmax = mode == "argmax"
     seed = torch.zeros((), dtype=torch.int64) if argmax else _draw_seed(generator)
     return GridSamples(*torch.ops.disk_ops.sample_grid(heatmap, cell, seed, argmax, mask))
@@ -76,15 +79,21 @@ def _draw_seed(generator: torch.Generator | None) -> Tensor:
     return torch.randint(2**63 - 1, (), generator=generator, device=device, dtype=torch.int64).cpu()
 
 
-def _check(heatmap: Tensor, cell: int, mask: Tensor | None, mode: str) -> None:
-    if heatmap.ndim != 4 or heatmap.shape[1] != 1:
-        raise ValueError(f"heatmap must have shape [B, 1, H, W], got {list(heatmap.shape)}")
-    if heatmap.dtype not in DTYPES:
-        raise TypeError(f"heatmap must be float16, bfloat16, float32 or float64, got {heatmap.dtype}")
+def check_grid(cell: int, mode: str) -> None:
+    """Raise for a cell or mode that :func:`sample_grid` doesn't know."""
+    if not isinstance(cell, int) or isinstance(cell, bool):
+        raise TypeError(f"cell must be an integer, got {type(cell).__name__} {cell}")
     if not 1 <= cell <= MOST_CELL:
         raise ValueError(f"cell must be from 1 to {MOST_CELL} pixels, got {cell}")
     if mode not in _MODES:
         raise ValueError(f"mode must be 'sample' or 'argmax', got {mode!r}")
+
+
+def _check_heatmap(heatmap: Tensor, mask: Tensor | None) -> None:
+    if heatmap.ndim != 4 or heatmap.shape[1] != 1:
+        raise ValueError(f"heatmap must have shape [B, 1, H, W], got {list(heatmap.shape)}")
+    if heatmap.dtype not in DTYPES:
+        raise TypeError(f"heatmap must be float16, bfloat16, float32 or float64, got {heatmap.dtype}")
     if mask is None:
         return
     if mask.shape != heatmap.shape:

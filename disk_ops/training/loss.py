@@ -79,6 +79,9 @@ class PolicyGradientLoss(nn.Module):
         pairs = list(rewards) if isinstance(rewards, Mapping) else list(combinations(range(len(features)), 2))
         if not features:
             raise ValueError("features must hold at least one image, got none")
+        for pair in pairs:
+            if not all(0 <= image < len(features) for image in pair) or pair[0] == pair[1]:
+                raise ValueError(f"rewards must be of pairs of the {len(features)} images, counted from 0, got {pair}")
         zero = features[0].logp.sum() * 0 + features[0].descriptors.sum() * 0  # a loss even where there are no pairs
         loss, reward, matches = zero, zero.detach(), zero.detach()
         for i, j in pairs:

@@ -57,7 +57,11 @@ class HomographyReward(_Reward):
         homography: Tensor,  # [3, 3], image 1 to image 2
     ) -> MatchGeometry:
         """Return the geometry of a pair."""
-        inverse = torch.linalg.inv(homography.double())
+        if homography.shape != (3, 3):
+            raise ValueError(f"homography must have shape [3, 3], got {list(homography.shape)}")
+        inverse, singular = torch.linalg.inv_ex(homography.double())
+        if singular:
+            raise ValueError(f"homography must be invertible, got {homography.tolist()}")
         return MatchGeometry(
             keypoints1,
             keypoints2,
