@@ -108,7 +108,7 @@ def report() -> str:
     sections = (("versions", versions()), ("compiled library", library()), ("machine", devices()), ("ops", ops()))
     for title, rows in sections:
         lines.append(f"{title}")
-        lines += [f"  {name:<18} {value}" for name, value in rows]
+        lines += [f"  {name:<21} {value}" for name, value in rows]
     lines.append("advice")
     lines += [f"  - {note}" for note in advice()] or ["  nothing to do"]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops._compat import nms_topk_like_kornia, nms_topk_like_official
-from disk_ops.ops._dtypes import DTYPES
+from disk_ops.ops._heatmap import check_heatmap
 
 
 class LocalMaxima(NamedTuple):
@@ -73,24 +73,13 @@ def nms_topk(
 
 
 def _check(heatmap: Tensor, n: int | None, window_size: int, border: int, mask: Tensor | None) -> None:
-    if heatmap.ndim != 4 or heatmap.shape[1] != 1:
-        raise ValueError(f"heatmap must have shape [B, 1, H, W], got {list(heatmap.shape)}")
-    if heatmap.dtype not in DTYPES:
-        raise TypeError(f"heatmap must be float16, bfloat16, float32 or float64, got {heatmap.dtype}")
+    check_heatmap(heatmap, mask)
     if n is not None and n <= 0:
         raise ValueError(f"n must be a positive integer or None, got {n}")
     if window_size <= 0 or window_size % 2 == 0:
         raise ValueError(f"window_size must be an odd positive integer, got {window_size}")
     if border < 0:
         raise ValueError(f"border must be 0 or more pixels, got {border}")
-    if mask is None:
-        return
-    if mask.shape != heatmap.shape:
-        raise ValueError(f"mask must have the shape of heatmap {list(heatmap.shape)}, got {list(mask.shape)}")
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be of dtype bool, got {mask.dtype}")
-    if mask.device != heatmap.device:
-        raise ValueError(f"mask must be on the device of heatmap ({heatmap.device}), got {mask.device}")
 
 
 def _compat(

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from disk_ops.ops._dtypes import DTYPES
+from disk_ops.ops._heatmap import check_heatmap
 
 MOST_CELL = 64
 _MODES = ("sample", "argmax")
@@ -64,7 +64,7 @@ def sample_grid(
         >>> samples.keypoints[samples.accepted].tolist()
         [[12, 5]]
     """
-    _check_heatmap(heatmap, mask)
+    check_heatmap(heatmap, mask)
     check_grid(cell, mode)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
@@ -87,21 +87,6 @@ def check_grid(cell: int, mode: str) -> None:
         raise ValueError(f"cell must be from 1 to {MOST_CELL} pixels, got {cell}")
     if mode not in _MODES:
         raise ValueError(f"mode must be 'sample' or 'argmax', got {mode!r}")
-
-
-def _check_heatmap(heatmap: Tensor, mask: Tensor | None) -> None:
-    if heatmap.ndim != 4 or heatmap.shape[1] != 1:
-        raise ValueError(f"heatmap must have shape [B, 1, H, W], got {list(heatmap.shape)}")
-    if heatmap.dtype not in DTYPES:
-        raise TypeError(f"heatmap must be float16, bfloat16, float32 or float64, got {heatmap.dtype}")
-    if mask is None:
-        return
-    if mask.shape != heatmap.shape:
-        raise ValueError(f"mask must have the shape of heatmap {list(heatmap.shape)}, got {list(mask.shape)}")
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be of dtype bool, got {mask.dtype}")
-    if mask.device != heatmap.device:
-        raise ValueError(f"mask must be on the device of heatmap ({heatmap.device}), got {mask.device}")
 
 
 def _fake(heatmap: Tensor, cell: int, seed: Tensor, argmax: bool, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
