@@ -120,8 +120,7 @@ class DISKDetector(nn.Module):
             output = self.unet(padded, valid)
         else:
             output = self.unet(padded)
-        if output.shape[1] != self.desc_dim + 1:
-            raise ValueError(f"unet must give desc_dim + 1 = {self.desc_dim + 1} channels, got {output.shape[1]}")
+        self._check_channels(output.shape[1])
         if padded.numel() and output.shape[-2:] != padded.shape[-2:]:
             raise ValueError(
                 f"unet must keep the size of the images {list(padded.shape[-2:])}, got {list(output.shape[-2:])}"
@@ -327,12 +326,17 @@ class DISKDetector(nn.Module):
         activation = self.unet.features(*self._network_input(images, valid))
         weight, bias = self.unet.last_convolution.weight, self.unet.last_convolution.bias
         assert bias is not None
+        self._check_channels(len(weight))
         heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
         height, width = images.shape[-2:]
         return (
             heatmap[..., :height, :width],
             lambda keypoints: describe(activation, weight[:-1], bias[:-1], keypoints),
         )
+
+    def _check_channels(self, channels: int) -> None:
+        if channels != self.desc_dim + 1:
+            raise ValueError(f"unet must give desc_dim + 1 = {self.desc_dim + 1} channels, got {channels}")
 
     @property
     def _stride(self) -> int:

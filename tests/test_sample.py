@@ -60,6 +60,12 @@ class TestSample:
         features = detector.sample(photo_like(device, 1, 3, 32, 32), seeded(), cell=4)[0]
         assert features.n > 0 and features.descriptors.shape == (features.n, 4)
 
+    def test_another_dimension_than_the_networks(self, device):
+        unet = UNet(desc_dim=8, size=3, down=(4, 4), up=())
+        detector = DISKDetector(desc_dim=4, unet=unet).to(device)
+        with pytest.raises(ValueError, match=r"unet must give desc_dim \+ 1 = 5 channels, got 9"):
+            detector.sample(photo_like(device, 1, 3, 32, 32))
+
     def test_valid_norm(self, device):
         detector = DISKDetector.from_pretrained("start", device, norm="valid")
         images = photo_like(device, 1, 3, 48, 48)
