@@ -1,0 +1,48 @@
+"""Photographs, their features and matches: made once for each file of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from stored import N, save
+
+from disk_ops import DISKDetector
+from disk_ops.cli import main
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cpu_is_chosen() -> Iterator[None]:
+    """``--device auto`` means the CPU in these tests, whatever the machine has, so that results can be compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for seed, name in enumerate(("a.jpg", "a.png", "sub/a.jpg", "sub dir/b 10.png", "sub dir/b 9.png")):
+        save(folder / name, seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def features(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("h5") / "features.h5"
+    assert main(["extract", str(photos), "-o", str(path), "--n", str(N)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def detector() -> DISKDetector:
+    return DISKDetector.from_pretrained()
+
+
+@pytest.fixture(scope="module")
+def matches(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("h5") / "matches.h5"
+    assert main(["match", str(features), "-o", str(path)]) == 0
+    return path

@@ -1,0 +1,118 @@
+"""disk-ops match: results, pairs, the cache of descriptors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from stored import N, groups
+
+from disk_ops import MutualNearestNeighbor
+from disk_ops.cli import main
+from disk_ops.io.hdf5 import image_names, read_features
+from disk_ops.programs import match as match_program
+from disk_ops.programs.common import UserError
+
+
+def test_match_stores_what_the_matcher_finds(features: Path, matches: Path) -> None:
+    assert len(groups(matches)) == 10  # all pairs of five
+    with h5py.File(features) as file, h5py.File(matches) as found:
+        first, second = read_features(file, "a.jpg"), read_features(file, "sub/a.jpg")
+        stored = found["a.jpg/sub-a.jpg"]
+        matches0, scores0 = stored["matches0"][()], stored["matching_scores0"][()]
+    distances, indices = MutualNearestNeighbor()(
+        torch.from_numpy(first.descriptors), torch.from_numpy(second.descriptors)
+    )
+    assert matches0.dtype == np.int16 and scores0.dtype == np.float16 and len(matches0) == len(first.scores)
+    index0 = np.flatnonzero(matches0 >= 0)
+    assert len(index0) > 5
+    np.testing.assert_array_equal(np.stack([index0, matches0[index0]], axis=1), indices.numpy())
+    cosine = (first.descriptors[index0] * second.descriptors[matches0[index0]]).sum(axis=1)
+    np.testing.assert_allclose(scores0[index0], (1 + cosine) / 2, atol=2e-3)
+    assert (scores0[matches0 < 0] == 0).all() and distances.shape == (len(index0), 1)
+
+
+def test_sequential_pairs_follow_the_natural_order(features: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.h5"
+    assert main(["match", str(features), "-o", str(output), "--sequential", "1"]) == 0
+    expected = {("a.jpg", "a.png"), ("a.png", "sub dir-b 9.png"), ("sub dir-b 9.png", "sub dir-b 10.png")}
+    assert groups(output) == {*expected, ("sub dir-b 10.png", "sub-a.jpg")}
+    assert main(["match", str(features), "-o", str(output), "--sequential", "2", "--resume"]) == 0
+    assert len(groups(output)) == 7
+
+
+def test_pairs_from_a_file(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, output = tmp_path / "pairs.txt", tmp_path / "m.h5"
+    pairs.write_text(
+        "\ufeffa.jpg sub/a.jpg\n\n# a comment\na.png\tsub dir/b 9.png\n'sub dir/b 10.png' a.jpg\n"
+        "sub/a.jpg a.jpg\na.jpg gone.jpg\na.png a.png\n"
+    )
+    assert main(["match", str(features), "-o", str(output), "--pairs", str(pairs), "--ratio", "0.95"]) == 1
+    told = capsys.readouterr()
+    assert "failed: a.jpg - gone.jpg: gone.jpg: no features in" in told.err
+    assert "failed: a.png - a.png: an image can't be matched with itself" in told.err
+    assert "3 pairs" in told.out and "2 failed" in told.out
+    assert groups(output) == {("a.jpg", "sub-a.jpg"), ("a.png", "sub dir-b 9.png"), ("sub dir-b 10.png", "a.jpg")}
+
+
+@pytest.mark.parametrize("line", ["a.jpg", "a.jpg b.jpg c.jpg", "a b.jpg c.jpg", "it's a.jpg b.jpg"])
+def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text(f"a.jpg b.jpg\n{line}\n")
+    with pytest.raises(UserError, match=r"pairs\.txt, line 2: two image names are expected, got"):
+        match_program.read_pairs(path)
+
+
+def test_the_ratio_test_removes_matches(features: Path, matches: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.h5"
+    assert main(["match", str(features), "-o", str(output), "--ratio", "0.8"]) == 0
+    with h5py.File(output) as strict, h5py.File(matches) as loose:
+        for first, second in groups(output):
+            few, many = (file[first][second]["matches0"][()] for file in (strict, loose))
+            assert (few[few >= 0] == many[few >= 0]).all()
+        assert sum((strict[a][b]["matches0"][()] >= 0).sum() for a, b in groups(output)) < sum(
+            (loose[a][b]["matches0"][()] >= 0).sum() for a, b in groups(output)
+        )
+
+
+def test_names_that_match_files_confuse_are_reported(
+    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "f.h5", tmp_path / "m.h5"
+    with h5py.File(features) as file, h5py.File(source, "w") as copy:
+        for name in ("x/a.jpg", "x-a.jpg", "b.jpg"):
+            file.copy("a.jpg", copy.require_group(Path(name).parent.as_posix()), Path(name).name)
+    assert main(["match", str(source), "-o", str(output)]) == 1
+    assert "x-a.jpg and x/a.jpg have the same name in match files" in (told := capsys.readouterr().err) or (
+        "x/a.jpg and x-a.jpg have the same name in match files" in told
+    )
+    assert len(groups(output)) == 1
+
+
+def test_indices_beyond_16_bits() -> None:
+    desc0 = torch.nn.functional.normalize(torch.randn(3, 4), dim=1)
+    desc1 = torch.cat([torch.nn.functional.normalize(torch.randn(33000, 4), dim=1), desc0])
+    matches0, scores0 = match_program.match_descriptors(MutualNearestNeighbor(), desc0, desc1)
+    assert matches0.dtype == np.int32 and matches0.tolist() == [33000, 33001, 33002]
+    np.testing.assert_allclose(scores0, 1, atol=1e-3)
+    empty = match_program.match_descriptors(MutualNearestNeighbor(), desc0, desc1[:0])
+    assert empty[0].tolist() == [-1, -1, -1] and empty[0].dtype == np.int16
+
+
+def test_the_cache_of_descriptors_is_bounded(features: Path) -> None:
+    with h5py.File(features) as file:
+        names = image_names(file)
+        cache = match_program.DescriptorCache(file, torch.device("cpu"), max_bytes=2 * N * 128 * 4)
+        for name in names * 2:
+            np.testing.assert_array_equal(cache[name], read_features(file, name).descriptors)
+            assert len(cache._held) <= 2 or cache._bytes <= cache._max_bytes
+
+
+def test_all_pairs_are_visited_block_by_block() -> None:
+    names = [f"{index:03}" for index in range(100)]
+    pairs = match_program.exhaustive_pairs(names)
+    assert len(pairs) == len(set(pairs)) == 100 * 99 // 2 and all(first < second for first, second in pairs)
+    assert len({name for pair in pairs[:400] for name in pair}) <= 2 * 32
