@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
+from disk_ops._keypoints import draw_proposals, find_maxima
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
-from disk_ops.ops import LocalMaxima, describe, nms_topk, sample_grid
+from disk_ops.ops import describe
 
 
 class DISKDetector(nn.Module):
@@ -234,7 +235,7 @@ class DISKDetector(nn.Module):
         """
         keep = self._valid_pixels(img, mask, None)
         heatmap, dense = self.heatmap_and_dense_descriptors(img, keep)
-        maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, None)
+        maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border)
         return lafs_from_keypoints(maxima.keypoints, maxima.valid), maxima.scores, dense
 
     def describe(
@@ -266,17 +267,19 @@ class DISKDetector(nn.Module):
     def sample(
         self,
         images: Tensor,  # [B, C, H, W]
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
         mask: Tensor | None = None,  # [B, 1, H, W]
         cell: int = 8,
     ) -> list[SampledFeatures]:
         """Draw features by the training policy: in each grid cell one proposal, accepted or not (DISK, section 3).
 
-        Descriptors are computed at accepted proposals only. Gradients reach them and the log-probabilities.
+        Descriptors are computed at accepted proposals only. Gradients reach them and the log-probabilities. Under
+        autocast the network computes as that says, its last layer and all that follows in the weights' own precision.
 
         Args:
             images: shape :math:`(B, C, H, W)` in [0, 1].
-            generator: of the draw; ``None``: torch's default. The same seed draws the same on every device.
+            generator: of the draw; ``None``: torch's default. The same seed draws the same on every device. A sequence
+                has one for each image, whose draw then doesn't depend on the batch that it is part of.
             mask: proposals come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
             cell: side of a grid cell in pixels.
 
@@ -284,8 +287,8 @@ class DISKDetector(nn.Module):
             The accepted features of each image, in raster order of their cells.
         """
         keep = self._valid_pixels(images, mask, None)
-        heatmap, read = self._heatmap_and_reader(images, keep)
-        samples = sample_grid(heatmap, cell, generator, keep)
+        heatmap, read = self._heatmap_and_reader(images, keep, autocast=False)
+        samples = draw_proposals(heatmap, cell, generator, keep)
         accepted = samples.accepted.flatten(1)  # [B, h * w]
         keypoints = [xy[chosen] for xy, chosen in zip(samples.keypoints.flatten(1, 2), accepted, strict=True)]
         if not keypoints:
@@ -318,21 +321,35 @@ class DISKDetector(nn.Module):
         self,
         images: Tensor,  # [B, C, H, W]
         valid: Tensor | None,  # [B, 1, H, W] bool
+        autocast: bool = True,
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]`` of the images."""
+        """Heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]`` of the images.
+
+        Without ``autocast`` both are computed in the weights' precision, whatever autocast made of the network.
+        """
         if not isinstance(self.unet, UNet):
             heatmap, dense = self.heatmap_and_dense_descriptors(images, valid)
+            if not autocast:
+                precision = torch.promote_types(images.dtype, torch.float32)
+                heatmap, dense = heatmap.to(precision), dense.to(precision)
             return heatmap, lambda keypoints: sample_descriptors(dense, keypoints)
         activation = self.unet.features(*self._network_input(images, valid))
         weight, bias = self.unet.last_convolution.weight, self.unet.last_convolution.bias
         assert bias is not None
         self._check_channels(len(weight))
-        heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
         height, width = images.shape[-2:]
-        return (
-            heatmap[..., :height, :width],
-            lambda keypoints: describe(activation, weight[:-1], bias[:-1], keypoints),
-        )
+        if autocast:
+            heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
+            return heatmap[..., :height, :width], lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
+        with torch.autocast(images.device.type, enabled=False):
+            precise = activation.to(weight.dtype)
+            heatmap = F.conv2d(precise, weight[-1:], bias[-1:], padding="same")[..., :height, :width]
+
+        def read(keypoints: Tensor) -> Tensor:
+            with torch.autocast(images.device.type, enabled=False):
+                return describe(precise, weight[:-1], bias[:-1], keypoints)
+
+        return heatmap, read
 
     def _check_channels(self, channels: int) -> None:
         if channels != self.desc_dim + 1:
@@ -353,9 +370,9 @@ class DISKDetector(nn.Module):
         image_size: Tensor | None,
     ) -> PaddedFeatures:
         keep = self._valid_pixels(images, mask, image_size)
-        heatmap, dense = self.heatmap_and_dense_descriptors(images, keep)
-        maxima = self._maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
-        descriptors = torch.where(maxima.valid[..., None], sample_descriptors(dense, maxima.keypoints), 0)
+        heatmap, read = self._heatmap_and_reader(images, keep)
+        maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
+        descriptors = torch.where(maxima.valid[..., None], read(maxima.keypoints), 0)
         precision = torch.promote_types(heatmap.dtype, torch.float32)
         return PaddedFeatures(maxima.keypoints.to(precision), maxima.scores, descriptors, maxima.valid)
 
@@ -367,32 +384,3 @@ class DISKDetector(nn.Module):
             return keep
         inside = crop_mask(image_size, images)
         return inside if keep is None else keep & inside
-
-    def _maxima(
-        self,
-        heatmap: Tensor,  # [B, 1, H, W]
-        n: int | None,
-        window_size: int,
-        score_threshold: float,
-        keep: Tensor | None,  # [B, 1, H, W] bool
-        border: int | None,
-        image_size: Tensor | None,  # [B, 2]
-    ) -> LocalMaxima:
-        if border is None:
-            border = window_size // 2
-        if image_size is None:
-            return nms_topk(heatmap, n, window_size, score_threshold, border, keep)
-        # The border runs along each image's own edges, so each is searched by itself.
-        assert keep is not None
-        if len(image_size) == 0:
-            return nms_topk(heatmap, n, window_size, score_threshold, border)
-        each = [
-            nms_topk(heatmap[i, None, :, :h, :w], n, window_size, score_threshold, border, keep[i, None, :, :h, :w])
-            for i, (w, h) in enumerate(image_size.tolist())
-        ]
-        columns = n if n is not None else max(maxima.scores.shape[1] for maxima in each)
-        return LocalMaxima(
-            torch.cat([F.pad(m.keypoints, (0, 0, 0, columns - m.keypoints.shape[1])) for m in each]),
-            torch.cat([F.pad(m.scores, (0, columns - m.scores.shape[1])) for m in each]),
-            torch.cat([F.pad(m.valid, (0, columns - m.valid.shape[1])) for m in each]),
-        )
