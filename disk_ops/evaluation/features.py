@@ -1,0 +1,104 @@
+"""Features of images as the evaluation takes them: from a detector or from OpenCV's SIFT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from disk_ops.detector import DISKDetector
+from disk_ops.matching import MutualNearestNeighbor
+
+
+class Features(NamedTuple):
+    """Keypoints and descriptors of one image, on the CPU."""
+
+    keypoints: Tensor  # [N, 2] xy pixels, integer at pixel centres
+    descriptors: Tensor  # [N, D]
+
+
+Extractor = Callable[[Tensor], "Features | tuple[Tensor, Tensor]"]
+"""An image [3, H, W] in [0, 1], float32, to its keypoints [N, 2] and descriptors [N, D]."""
+
+
+class DetectorExtractor:
+    """Extract features with a :class:`disk_ops.DISKDetector`, on its device and in its dtype.
+
+    Args:
+        detector: put it into evaluation mode yourself, or use :func:`evaluation_mode`.
+        n: at most this many features per image, the best ones; ``None``: all.
+        window_size: odd width of the non-maximum suppression window.
+    """
+
+    def __init__(self, detector: DISKDetector, n: int | None = 2048, window_size: int = 5) -> None:
+        self.detector, self.n, self.window_size = detector, n, window_size
+
+    def __call__(
+        self,
+        image: Tensor,  # [3, H, W]
+        mask: Tensor | None = None,  # [1, H, W] bool
+    ) -> Features:
+        """Return the features of an image; with a mask only those in it."""
+        weight = next(self.detector.parameters())
+        with torch.inference_mode():
+            features = self.detector(
+                image.to(weight.device, weight.dtype)[None],
+                n=self.n,
+                window_size=self.window_size,
+                mask=None if mask is None else mask.to(weight.device)[None],
+            )[0]
+        return Features(features.keypoints.cpu(), features.descriptors.cpu())
+
+
+class RootSift:
+    """Extract SIFT features with OpenCV and normalise them as RootSIFT (Arandjelović and Zisserman, 2012).
+
+    Args:
+        n: at most this many features per image, those of the highest contrast. As usual with SIFT, a point with several
+            orientations counts as several features.
+    """
+
+    # OpenCV doubles the image by interpolation about pixel corners and halves the coordinates about pixel centres, so
+    # a blob around (x, y) is found at (x + 0.25, y + 0.25).
+    SHIFT = 0.25
+
+    def __init__(self, n: int = 2048) -> None:
+        self.n = n
+
+    def __call__(
+        self,
+        image: Tensor,  # [3, H, W]
+    ) -> Features:
+        """Return the features of an image, which are found in its grey values."""
+        pixels = (image.cpu().float() * 255).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
+        grey = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2GRAY)
+        found, described = cv2.SIFT_create(self.n).detectAndCompute(grey, None)
+        if described is None:
+            return Features(torch.empty(0, 2), torch.empty(0, 128))
+        points = np.array([keypoint.pt for keypoint in found], dtype=np.float32) - np.float32(self.SHIFT)
+        descriptors = torch.from_numpy(described)
+        rooted = (descriptors / descriptors.sum(1, keepdim=True).clamp(min=1e-12)).sqrt()
+        return Features(torch.from_numpy(points)[: self.n], rooted[: self.n])  # equal contrasts could exceed n
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, and each of its parts back into its own mode at the end."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def mutual_matches(features1: Features, features2: Features) -> Tensor:
+    """Mutual nearest neighbours: pairs of rows ``[K, 2]`` int64. Descriptors that hold NaN match nothing."""
+    _, pairs = MutualNearestNeighbor()(features1.descriptors, features2.descriptors)
+    return pairs
