@@ -1,0 +1,1 @@
+"""Training data: sources of images whose geometry is known, and their mixture."""

@@ -1,0 +1,61 @@
+"""What a source of training data gives: the images of one scene and what is known of their geometry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from disk_ops.training.rewards import View
+
+Split = Literal["train", "val"]
+
+
+class Frame(NamedTuple):
+    """What the images of a sample look like: all of one size, ``images`` of them."""
+
+    width: int
+    height: int
+    images: int = 2
+
+
+class Sample(NamedTuple):
+    """The images of one scene. Exactly one of ``homographies`` and ``views`` is given."""
+
+    name: str  # what a message calls it
+    images: Tensor  # [T, 3, H, W] uint8 RGB
+    mask: Tensor  # [T, 1, H, W] bool: pixels that show something of the scene
+    homographies: Tensor | None = None  # [T, 3, 3] float64, from a common plane to each image
+    views: tuple[View, ...] | None = None  # T posed views of the images as they are here
+
+
+class DataError(Exception):
+    """A source of data can't be used at all. The message names it and says why."""
+
+
+class SampleError(Exception):
+    """A file of a source can't be used; the rest can."""
+
+    def __init__(self, path: str | Path, reason: object) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = str(path), str(reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it crosses from worker processes
+        return type(self), (self.path, self.reason)
+
+
+class Source(Protocol):
+    """Scenes of one kind. Samples depend on nothing but the files, the configuration, the item and ``rng``."""
+
+    name: str  # kind and place, for messages
+    notes: tuple[str, ...]  # what of the files is left out, and why
+
+    def order(self, epoch: int, seed: int) -> np.ndarray:
+        """The items ``[N]`` int64 of one pass over the source, in an order of its own for each pass."""
+        ...
+
+    def load(self, item: int, rng: np.random.Generator) -> Sample:
+        """Read an item; raises :class:`SampleError` where a file of it can't be used."""
+        ...
