@@ -30,6 +30,7 @@ INSTALL_TORCH_FIRST = (
 OLDEST_TORCH = (2, 4)
 # What is needed besides torch itself: see `dependencies`.
 DEPENDENCIES = ["kornia>=0.7", "numpy", "opencv-python", "h5py", "safetensors", "tqdm"]
+DEPENDENCIES.append("tomli; python_version < '3.11'")
 # Built when no GPU can be asked. Newer GPUs compile the PTX of the last one when they load it.
 DEFAULT_ARCHS = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0")
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-PROGRAMS = ("extract", "match", "show", "demo")
+PROGRAMS = ("extract", "match", "show", "demo", "train")
 
 _STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 # What a full or write-protected disk gives in the middle of the work: no fault of the program.
@@ -56,13 +56,14 @@ def _fail(program: str, message: str, status: int) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of all the programs."""
-    parser = argparse.ArgumentParser(prog="disk-ops", description="DISK local features: extract, match, show.")
+    parser = argparse.ArgumentParser(prog="disk-ops", description="DISK local features: extract, match, show, train.")
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     commands = parser.add_subparsers(dest="program", required=True, metavar="{" + ",".join(PROGRAMS) + "}")
     _add_extract(commands)
     _add_match(commands)
     _add_show(commands)
     _add_demo(commands)
+    _add_train(commands)
     return parser
 
 
@@ -212,6 +213,42 @@ def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_n(parser)
     _add_weights(parser)
     _add_device(parser)
+
+
+def _add_train(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add_command(
+        commands,
+        "train",
+        "train features from photographs or posed images",
+        "FOLDER gets checkpoints, history.csv, validation.csv, TensorBoard's files, and the weights best.safetensors "
+        "(of the best validation) and last.safetensors. Under torchrun all processes share the work.",
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="a TOML file, or a preset: paper, photos-small, photos-gpu (default with --resume: that of FOLDER)",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        metavar="[KIND:]PATH",
+        help="what to train on, in place of what CONFIG says; may be repeated. KIND: photos (the default), scenes "
+        "(COLMAP), rgbd, disk-dataset, homography",
+    )
+    parser.add_argument(
+        "--set", action="append", metavar="KEY=VALUE", help="change a setting, such as optimizer.learning_rate=3e-4"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="where the training is kept")
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--resume", action="store_true", help="go on with the training in FOLDER, or begin one")
+    existing.add_argument("--overwrite", action="store_true", help="start afresh; the training in FOLDER is removed")
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the best weights, as .safetensors or .pth, at the end"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print settings, data and memory, and stop")
+    parser.add_argument("--write-config", type=Path, metavar="FILE", help="write all settings as TOML, and stop")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:

@@ -47,7 +47,7 @@ def test_commands_exist(readme):
     from disk_ops.cli import build_parser
 
     commands = re.findall(r"^disk-ops (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 7
     for command in commands:
         build_parser().parse_args(command.split())
 

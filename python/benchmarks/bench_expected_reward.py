@@ -49,23 +49,34 @@ def materialised(desc1: Tensor, desc2: Tensor, geometry: MatchGeometry) -> objec
     It differentiates sqrt(2 - 2ab) and not |a - b|, so the gradients differ along the descriptors themselves, a part
     that their normalisation takes away.
     """
+    weighted, log_probability = materialised_log_terms(desc1, desc2, geometry)
+    gradients = torch.autograd.grad((weighted * log_probability).sum(), (desc1, desc2))
+    return weighted.sum(1), weighted.sum(0), gradients
+
+
+def materialised_log_terms(
+    desc1: Tensor,  # [N, D]
+    desc2: Tensor,  # [M, D]
+    geometry: MatchGeometry,
+) -> tuple[Tensor, Tensor]:
+    """Probability times reward, and log-probability of every match: ``[N, M]`` each."""
     distance = 1.414213 * (1 - desc1 @ desc2.T).clamp(min=1e-6).sqrt()
     affinity = -INVERSE_TEMPERATURE * distance
     with torch.no_grad():
         probability = affinity.softmax(1) * affinity.softmax(0)
         weighted = probability * materialised_reward(geometry)
-    log_probability = affinity.log_softmax(1) + affinity.log_softmax(0)
-    gradients = torch.autograd.grad((weighted * log_probability).sum(), (desc1, desc2))
-    return weighted.sum(1), weighted.sum(0), gradients
+    return weighted, affinity.log_softmax(1) + affinity.log_softmax(0)
 
 
 def materialised_reward(geometry: MatchGeometry) -> Tensor:
-    """Correct where both reprojections are near, wrong where off the epipolar line, else 0."""
+    """Correct where both reprojections are near, wrong where off the epipolar line (if there is one), else 0."""
     warped1, warped2, fundamental = geometry.warped1, geometry.warped2, geometry.fundamental
-    assert warped1 is not None and warped2 is not None and fundamental is not None
+    assert warped1 is not None and warped2 is not None
     first, second = geometry.keypoints1, geometry.keypoints2
     near = (warped1[:, None] - second[None]).norm(dim=-1) < geometry.epsilon
     near &= (warped2[None] - first[:, None]).norm(dim=-1) < geometry.epsilon
+    if fundamental is None:
+        return geometry.lambda_tp * near + geometry.lambda_fp * ~near
     on_line = _line_distance(first, second, fundamental) < geometry.epsilon
     on_line &= _line_distance(second, first, fundamental.mT).mT < geometry.epsilon
     return geometry.lambda_tp * near + geometry.lambda_fp * ~(near | on_line)

@@ -1,0 +1,114 @@
+"""``disk-ops train``: train features from photographs or posed images."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from disk_ops.checkpoint import read_state_dict
+from disk_ops.io.output import check_writable
+from disk_ops.programs.common import OK, UserError, counted, note, pick_device, printable, quiet_opencv
+from disk_ops.training.config import TrainingConfig, config_to_toml, read_config
+from disk_ops.training.data.sample import DataError
+from disk_ops.training.export import check_export, export_weights, read_record
+from disk_ops.training.guards import TrainingError
+from disk_ops.training.memory import activation_bytes, keep_freed_memory
+from disk_ops.training.parallel import join
+from disk_ops.training.run import CONFIG, LAST, open_data, train
+from disk_ops.training.settings import SettingsError
+from disk_ops.training.state import StateError
+from disk_ops.training.trainer import BEST, Outcome
+
+INTERRUPTED = 130
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; see ``disk-ops train --help``."""
+    quiet_opencv()
+    try:
+        return _run(arguments)
+    except (SettingsError, DataError, StateError, TrainingError) as error:
+        raise UserError(str(error)) from error
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = _read_config(arguments)
+    if arguments.write_config is not None:
+        check_writable(arguments.write_config)
+        arguments.write_config.write_text(config_to_toml(config), encoding="utf-8")
+        print(f"wrote {arguments.write_config}")
+        return OK
+    if arguments.dry_run:
+        _describe(config)
+        return OK
+    if arguments.output is None:
+        raise UserError("-o FOLDER is needed: where the training is kept")
+    if arguments.export is not None:
+        check_export(arguments.export, overwrite=arguments.overwrite)
+    group = join(pick_device(config.compute.device))
+    try:
+        if arguments.overwrite and group.is_main and (arguments.output / CONFIG).is_file():
+            shutil.rmtree(arguments.output)  # a folder of a training, not just any
+        group.wait()
+        if group.device.type == "cpu":
+            keep_freed_memory()
+        outcome = train(config, arguments.output, group, resume=arguments.resume, quiet=arguments.quiet)
+        return _finish(arguments, config, outcome) if group.is_main else OK
+    finally:
+        group.leave()
+
+
+def _read_config(arguments: argparse.Namespace) -> TrainingConfig:
+    source = arguments.config
+    if source is None:
+        stored = None if arguments.output is None else arguments.output / CONFIG
+        if not arguments.resume or stored is None or not stored.is_file():
+            raise UserError("a configuration is needed: a TOML file or a preset (paper, photos-small, photos-gpu)")
+        source = stored
+    return read_config(source, arguments.data or (), arguments.set or ())
+
+
+def _finish(arguments: argparse.Namespace, config: TrainingConfig, outcome: Outcome) -> int:
+    folder: Path = arguments.output
+    if not outcome.finished:
+        note(
+            f"stopped after step {outcome.step:,} of {config.steps:,}; all is kept in {folder}. "
+            "The same command with --resume goes on"
+        )
+        return INTERRUPTED
+    weights = folder / BEST if (folder / BEST).exists() else folder / LAST
+    if arguments.export is not None:
+        export_weights(
+            read_state_dict(weights), arguments.export, read_record(weights) or {}, overwrite=arguments.overwrite
+        )
+        weights = arguments.export
+    print(printable(f"trained {counted(config.steps, 'step')}; the weights are in {weights}"))
+    return OK
+
+
+def _describe(config: TrainingConfig) -> None:
+    """What a training would do, without doing it."""
+    from disk_ops import DISKDetector
+
+    print(config_to_toml(config))
+    data = open_data(config, note)
+    print("# data")
+    for (name, size), weight in zip(data.sizes, data.weights, strict=True):
+        print(f"#   train: {printable(name)}: {counted(size, 'item')} a pass, weight {weight:g}")
+    for source in data.validation:
+        items = min(config.validation.samples, len(source.order(0, config.seed)))
+        print(f"#   validation: {printable(source.name)}: {counted(items, 'sample')}")
+    detector = DISKDetector(config.model.desc_dim)
+    frame = config.data
+    pairs = frame.images * (frame.images - 1) // 2 * frame.batch_size
+    print("# training")
+    print(f"#   {config.steps:,} steps of {counted(frame.batch_size, 'sample')}, {counted(pairs, 'pair')} a step")
+    print(f"#   {counted(sum(p.numel() for p in detector.parameters()), 'parameter')}")
+    activations = activation_bytes(detector, frame.width, frame.height, frame.images)
+    limit = config.compute.memory_gb * 2**30
+    if 0 < limit < activations:
+        print(f"#   a sample's activations, {activations / 2**30:.2f} GiB, are above memory_gb: "
+              f"{activations / frame.images / 2**30:.2f} GiB with images computed again one by one")  # fmt: skip
+    else:
+        print(f"#   {activations / 2**30:.2f} GiB for a sample's activations; gradients take about as much again")

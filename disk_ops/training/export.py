@@ -1,0 +1,179 @@
+"""Trained weights as a file for users, with a record of how they were made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+import disk_ops
+from disk_ops.checkpoint import _resolve, read_state_dict
+from disk_ops.io.output import OutputError, check_writable, part_of
+
+_RECORD = "record"
+_SAFETENSORS, _PYTORCH = (".safetensors",), (".pth", ".pt")
+
+
+def export_weights(
+    state_dict: Mapping[str, Tensor],
+    path: Path,
+    record: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write the weights of a detector so that ``DISKDetector.from_pretrained``, kornia and others can load them.
+
+    ``.safetensors`` holds the tensors and in its metadata the record as JSON; ``.pth`` and ``.pt`` have the layout of
+    the released checkpoints, ``{"extractor": weights}``, and hold plain types only. Weights are float32 under the names
+    of the network (``unet.path_down...``). The file appears when it is complete.
+
+    Args:
+        state_dict: of a :class:`disk_ops.DISKDetector`.
+        path: the file.
+        record: how the weights were made, see :func:`training_record`.
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: the file exists, or can't be written there, or is of no known type.
+        ValueError: the weights are not those of the network, or not finite; the tensor is named.
+        TypeError: the record holds something that has no plain form.
+    """
+    check_export(path, overwrite=overwrite)
+    weights = {}
+    for name, value in read_state_dict(state_dict).items():
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"weights must be finite, but {name} holds {_not_finite(value)}")
+        weights[name] = value.detach().to("cpu", torch.float32, copy=True).contiguous()
+    plain = _plain(record, _RECORD)
+    temporary = part_of(path)
+    try:
+        with temporary.open("wb") as file:
+            if path.suffix.lower() in _SAFETENSORS:
+                file.write(_safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False)))
+            else:
+                torch.save({"extractor": weights, _RECORD: plain}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"{path} can't be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _safetensors(weights: Mapping[str, Tensor], record: str) -> bytes:
+    """The content of the file; the same weights and record give the same bytes."""
+    content = save(dict(weights), {"format": "pt", _RECORD: record})
+    # The library writes metadata in an arbitrary order: write the header (8 bytes length, JSON) again.
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def check_export(path: Path, *, overwrite: bool = False) -> None:
+    """Raise `OutputError` if :func:`export_weights` would, before hours of work are spent."""
+    if path.suffix.lower() not in (*_SAFETENSORS, *_PYTORCH):
+        raise OutputError(f"{path}: weights of type {path.suffix!r} can't be written; use .safetensors or .pth")
+    check_writable(path)
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists already: use --overwrite to replace it")
+
+
+def read_record(path: str | Path) -> dict[str, Any] | None:
+    """The record of weights that :func:`export_weights` wrote; None where the file has none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it can't be read.
+    """
+    file = _resolve(path)
+    try:
+        if file.suffix.lower() in _SAFETENSORS:
+            with safe_open(file, "pt") as content:
+                record = json.loads((content.metadata() or {}).get(_RECORD, "null"))
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+            record = content.get(_RECORD) if isinstance(content, Mapping) else None
+    except Exception as error:  # damaged files fail in every way there is
+        raise ValueError(f"{file}: its record can't be read: {type(error).__name__} {error}".rstrip()) from error
+    return dict(record) if isinstance(record, Mapping) else None
+
+
+def training_record(
+    config: Mapping[str, Any],
+    steps: int,
+    seconds: float,
+    metrics: Mapping[str, float],
+    sources: Iterable[tuple[str, int]],
+) -> dict[str, Any]:
+    """How weights were made, in plain types. Paths stay as they are given.
+
+    Args:
+        config: all settings, as :func:`disk_ops.training.settings.to_mapping` gives them.
+        steps: optimiser steps.
+        seconds: of training.
+        metrics: of the last validation.
+        sources: name and number of items of each source of data.
+    """
+    record = {
+        "disk_ops": disk_ops.__version__,
+        "commit": _commit(),
+        "torch": str(torch.__version__),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "steps": steps,
+        "hours": round(seconds / 3600, 3),
+        "metrics": metrics,
+        "sources": [{"name": name, "items": items} for name, items in sources],
+        "config": config,
+    }
+    return dict(_plain(record, _RECORD))
+
+
+def _plain(value: Any, name: str) -> Any:
+    """The value in types that JSON has; a number that isn't finite becomes None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry, f"{name}.{key}") for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry, f"{name}[{index}]") for index, entry in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # of NumPy or torch
+        value = value.item()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise TypeError(f"{name} must be of a plain type, got {type(value).__name__}")
+
+
+def _not_finite(values: Tensor) -> str:
+    wrong = int((~values.isfinite()).sum())
+    return f"NaN or infinity in {wrong} of {values.numel()} places"
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, with + where it was changed since; None where the package is not run from one."""
+    root = Path(disk_ops.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit, changes = (
+            subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True, timeout=10)
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")

@@ -1,0 +1,86 @@
+"""What ends a training early: signals, losses that are no numbers, a network that gives up."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class TrainingError(Exception):
+    """A training can't go on in a useful way. The message says why and what to do."""
+
+
+class StopOnSignal:
+    """Notes SIGINT and SIGTERM, so that a training ends between two steps; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        """Begin to note signals; elsewhere than in the main thread they stay as they are."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._previous[number] = signal.signal(number, self._note)
+            except ValueError:
+                break
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+class SkippedSteps:
+    """Counts steps without a usable gradient, and stops a training that has too many of them in a row."""
+
+    MOST_IN_A_ROW = 20
+
+    def __init__(self, total: int = 0) -> None:
+        self.total, self.in_a_row = total, 0
+
+    def good(self) -> None:
+        """A step was made."""
+        self.in_a_row = 0
+
+    def bad(self, step: int, scenes: list[str]) -> str:
+        """A step was skipped because of these scenes; returns what to tell the user."""
+        self.total += 1
+        self.in_a_row += 1
+        where = ", ".join(scenes) or "the sum of the gradients alone"
+        if self.in_a_row >= self.MOST_IN_A_ROW:
+            raise TrainingError(
+                f"{self.in_a_row} steps in a row had a loss or gradient that is no finite number, the last, step "
+                f"{step}, because of {where}. The last checkpoint is from before them: lower optimizer.learning_rate, "
+                "set optimizer.clip, or, if the same scene is named each time, blacklist it"
+            )
+        return f"step {step} is skipped: its loss or gradient is no finite number, because of {where}"
+
+
+class Degeneration:
+    """Notices that the network stops proposing keypoints: then nothing is matched and nothing is learned any more."""
+
+    FEWEST, PATIENCE = 2.0, 200  # keypoints of an image; steps
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def check(self, keypoints_per_image: float, lambda_kp: float, lambda_fp: float) -> None:
+        """Take the mean number of keypoints of a step's images; raises after too many steps with hardly any."""
+        self.steps = self.steps + 1 if keypoints_per_image < self.FEWEST else 0
+        if self.steps >= self.PATIENCE:
+            raise TrainingError(
+                f"the network has stopped proposing keypoints: fewer than {self.FEWEST:g} an image for {self.steps} "
+                f"steps. It learned that no keypoint is better than wrong ones: with lambda_fp {lambda_fp:g} and "
+                f"lambda_kp {lambda_kp:g}, most keypoints cost more than they earn. Let the penalties rise more slowly "
+                "(schedule.ramp_steps), make them smaller (reward.lambda_fp, reward.lambda_kp), or lower "
+                "optimizer.learning_rate; if it happens at once, look at the data: do the images of a sample overlap?"
+            )

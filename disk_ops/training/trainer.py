@@ -1,0 +1,310 @@
+"""The training loop: samples to features, features to expected reward, reward to weights.
+
+A step depends on nothing but the weights, the optimiser's state and the step's number: samples are a function of
+their position, and each image has its own generator to draw keypoints from. So a training that is killed and resumed
+ends with the same weights, and one on several processes equals one process up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+from disk_ops.detector import DISKDetector
+from disk_ops.evaluation.features import evaluation_mode
+from disk_ops.features import SampledFeatures
+from disk_ops.training.config import ModelConfig, TrainingConfig, config_to_mapping
+from disk_ops.training.data.mixture import Loaded
+from disk_ops.training.export import export_weights, training_record
+from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal
+from disk_ops.training.logs import NullLog, TrainingLog
+from disk_ops.training.loss import PolicyGradientLoss
+from disk_ops.training.memory import activation_bytes
+from disk_ops.training.parallel import Group
+from disk_ops.training.pictures import training_pictures
+from disk_ops.training.schedule import Annealing, annealing
+from disk_ops.training.settings import SettingsError
+from disk_ops.training.state import save_checkpoint
+from disk_ops.training.supervision import PairRewards
+from disk_ops.training.validation import Validator
+
+_TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "images", "pairs", "stop", "bad")
+BEST = "best.safetensors"  # in the folder of a training
+_SAMPLING = 2  # stream of random numbers, beside those of the data
+
+
+class Outcome(NamedTuple):
+    """How a training ended."""
+
+    step: int  # steps done
+    finished: bool  # False: stopped by a signal
+    best: float  # best validation score; -inf without validation
+
+
+class Trainer:
+    """Trains a detector by policy gradient (DISK, section 3), visible from :meth:`run` down.
+
+    Args:
+        config: everything that decides what is learned.
+        folder: where checkpoints go.
+        group: the processes of this training.
+        log: where progress is told.
+        validator: measures the detector on held-out data; None: never.
+        sources: names and sizes of the sources of data, for the record.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        folder: Path,
+        group: Group,
+        log: TrainingLog | NullLog | None = None,
+        validator: Validator | None = None,
+        sources: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self.config, self.folder, self.group = config, folder, group
+        self.log, self.validator, self.sources = log or NullLog(), validator, sources
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.detector = _begin(config.model)
+        self.detector.float().to(group.device).train()
+        self.parameters = list(self.detector.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.optimizer.learning_rate)
+        self.average = _average(self.detector, config.optimizer.ema) if config.optimizer.ema else None
+        self.start, self.best = 0, -math.inf
+        self.skipped, self.degeneration = SkippedSteps(), Degeneration()
+        self._reported: set[str] = set()  # broken files
+        data = config.data
+        needed = activation_bytes(self.detector, data.width, data.height, data.images)
+        self.recompute = 0 < config.compute.memory_gb * 2**30 < needed
+        if config.compute.compile:
+            unet: Any = self.detector.unet
+            unet.features = torch.compile(unet.features)
+
+    # ------------------------------------------------------------------------------------------------- the loop
+
+    def run(self, batches: Iterator[Sequence[Loaded]]) -> Outcome:
+        """Train from ``self.start`` to the end, or until a signal asks to stop; both save a checkpoint."""
+        config, step = self.config, self.start
+        with StopOnSignal() as signals:
+            while step < config.steps:
+                waited = time.perf_counter()
+                batch = next(batches)
+                waited = time.perf_counter() - waited
+                stop = self.step(step, batch, signals.requested, waited)
+                step += 1
+                last = stop or step == config.steps
+                validated = config.validation.every > 0 and (
+                    step == config.steps or _due(step, config.validation.every)
+                )
+                if validated:
+                    self.validate(step)
+                if last or validated or _due(step, config.checkpoint.every):
+                    self.save(step)
+                if stop:
+                    break
+        return Outcome(step, step == config.steps, self.best)
+
+    def step(self, step: int, batch: Sequence[Loaded], stop: bool = False, waited: float = 0.0) -> bool:
+        """Make one optimiser step from the samples of all processes; return whether one of them asks to stop."""
+        config = self.config
+        values = annealing(step, config.steps, config.schedule, config.optimizer)
+        torch.manual_seed(config.seed + step)  # nothing here draws from it; a network of your own might
+        self.optimizer.zero_grad(set_to_none=False)
+        tally, bad = dict.fromkeys(_TALLY, 0.0), []
+        for loaded in batch:
+            mine = self.backward(loaded, values)
+            if not np.isfinite(mine["loss"]):
+                bad.append(loaded.sample.name)
+            for name, value in mine.items():
+                tally[name] += value
+        tally["stop"], tally["bad"] = float(stop), float(len(bad))
+        tally = self._share(tally)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.optimizer.clip or math.inf)
+        usable = not tally["bad"] and bool(norm.isfinite())
+        if not usable:
+            scenes = bad if tally["bad"] else [loaded.sample.name for loaded in batch]
+            self._note(self.skipped.bad(step + 1, [name for part in self.group.gather(scenes) for name in part]))
+        else:
+            self.skipped.good()
+            for group in self.optimizer.param_groups:
+                group["lr"] = values.learning_rate
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update_parameters(self.detector)
+        lambda_fp, lambda_kp = config.reward.lambda_fp * values.ramp, config.reward.lambda_kp * values.ramp
+        self.degeneration.check(tally["keypoints"] / max(1.0, tally["images"]), lambda_kp, lambda_fp)
+        self.log.step(step + 1, {
+            "loss": tally["loss"], "reward": tally["reward"] / max(1.0, tally["pairs"]),
+            "matches": tally["matches"] / max(1.0, tally["pairs"]),
+            "keypoints": tally["keypoints"] / max(1.0, tally["images"]),
+            "correct": tally["correct"] / tally["judged"] if tally["judged"] else float("nan"),
+            "lambda_fp": lambda_fp, "lambda_kp": lambda_kp, "theta": values.theta,
+            "learning_rate": values.learning_rate, "grad_norm": float(norm), "pairs": tally["pairs"],
+            "data_seconds": waited, "skipped": float(not usable),
+        })  # fmt: skip
+        return tally["stop"] > 0
+
+    def backward(self, loaded: Loaded, values: Annealing) -> dict[str, float]:
+        """Add the gradient of one sample's loss to that of the weights; return what the log shows of it."""
+        config, sample = self.config, loaded.sample
+        for path, reason in loaded.broken:
+            if path not in self._reported:
+                self._reported.add(path)
+                self._note(f"{path} can't be used: {reason}")
+        images = sample.images.to(self.group.device, non_blocking=True).float() / 255
+        mask = sample.mask.to(self.group.device, non_blocking=True)
+        features = self._sample_features(images, mask, loaded.position)
+        rewards = PairRewards(config.reward, sample, self.group.device, values.ramp)
+        loss_of = PolicyGradientLoss(config.reward.lambda_kp * values.ramp, config.reward.penalize)
+        loss, statistics = loss_of(features, lambda i, j: rewards.of(features, i, j), values.theta)
+        loss = loss / config.data.batch_size
+        if loss.isfinite():
+            loss.backward()
+        reward, matches = float(statistics.reward), float(statistics.matches)
+        correct = rewards.correct(reward, matches)
+        return {
+            "loss": float(loss.detach()), "reward": reward, "matches": matches, "correct": correct or 0.0,
+            "judged": 0.0 if correct is None else matches, "keypoints": float(statistics.keypoints),
+            "images": float(len(images)), "pairs": float(statistics.pairs),
+        }  # fmt: skip
+
+    def _sample_features(
+        self,
+        images: Tensor,  # [T, 3, H, W]
+        mask: Tensor,  # [T, 1, H, W]
+        position: int,
+    ) -> list[SampledFeatures]:
+        seeds = np.random.SeedSequence((self.config.seed, _SAMPLING, position)).generate_state(len(images), np.uint64)
+        everywhere = bool(mask.all())
+
+        def draw(chosen: slice) -> list[SampledFeatures]:
+            generators = [torch.Generator().manual_seed(int(seed >> 1)) for seed in seeds[chosen]]
+            keep = None if everywhere else mask[chosen]
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.compute.amp):
+                return self.detector.sample(images[chosen], generators, keep, self.config.reward.cell)
+
+        if not self.recompute:
+            return draw(slice(None))
+        each = [
+            checkpoint(draw, slice(i, i + 1), use_reentrant=False, preserve_rng_state=False) for i in range(len(images))
+        ]
+        return [features for (features,) in each]
+
+    def _share(self, tally: dict[str, float]) -> dict[str, float]:
+        """Sum gradients and tally over all processes in one exchange, so that none can wait for another in vain."""
+        if self.group.size == 1:
+            return tally
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        numbers = torch.tensor(list(tally.values()), device=self.group.device)
+        flat = torch.cat([numbers, *(gradient.flatten() for gradient in gradients)])
+        self.group.sum(flat)
+        numbers, *parts = flat.split([len(tally), *(gradient.numel() for gradient in gradients)])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+        return dict(zip(tally, numbers.tolist(), strict=True))
+
+    # ------------------------------------------------------------------------- validation and what is kept
+
+    @property
+    def result(self) -> DISKDetector:
+        """The detector that is validated and exported: that of averaged weights where there are such."""
+        averaged = None if self.average is None else self.average.module
+        return averaged if isinstance(averaged, DISKDetector) else self.detector
+
+    def validate(self, step: int) -> None:
+        """Measure the detector; the best one so far is kept as ``best.safetensors``."""
+        if self.group.is_main and self.validator is not None:
+            with self.log.paused():
+                metrics = self.validator(self.result)
+                self.log.validation(step, metrics)
+                self.log.pictures(step, self._pictures(step))
+            if metrics["score"] > self.best:
+                self.best = metrics["score"]
+                self.export(self.folder / BEST, step, metrics)
+        self.best = self.group.broadcast(self.best)
+
+    def export(self, path: Path, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the weights that users take, with the record of how they were made."""
+        record = training_record(config_to_mapping(self.config), step, self.log.seconds, metrics, self.sources)
+        export_weights(self.result.state_dict(), path, record, overwrite=True)
+
+    def _pictures(self, step: int) -> dict[str, Any]:
+        assert self.validator is not None
+        sample = next(iter(self.validator.samples), None)
+        if sample is None:
+            return {}
+        rewards = PairRewards(self.config.reward, sample, self.group.device)
+        with evaluation_mode(self.result):
+            return training_pictures(self.result, sample, lambda i, j, found: rewards.of(found, i, j), step)
+
+    def save(self, step: int) -> None:
+        """Write all that the rest of the training depends on."""
+        if self.group.is_main:
+            save_checkpoint(self.folder, step, self.state(), self.config.checkpoint.keep)
+        self.group.wait()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds. The weights of the result lie where released checkpoints have them."""
+        return {
+            "extractor": self.result.state_dict(),
+            "detector": self.detector.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "best": self.best,
+            "skipped": self.skipped.total,
+            "config": config_to_mapping(self.config),
+        }
+
+    def load_state(self, content: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` gave."""
+        self.detector.load_state_dict(content["detector"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(content["average"])
+        self.best, self.start = content["best"], content["step"]
+        self.skipped = SkippedSteps(content["skipped"])
+
+    def _note(self, text: str) -> None:
+        """Tell the user, also from a process that writes no log."""
+        if self.group.is_main:
+            self.log.note(text)
+        else:
+            print(f"process {self.group.rank}: {text}", file=sys.stderr)
+
+
+def _begin(config: ModelConfig) -> DISKDetector:
+    """The detector that a training begins with."""
+    if not config.init:
+        return DISKDetector(config.desc_dim)
+    try:
+        detector = DISKDetector.from_pretrained(config.init)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"model.init: {error}") from error
+    if detector.desc_dim != config.desc_dim:
+        raise SettingsError(f"model.desc_dim is {config.desc_dim}, but {config.init} has {detector.desc_dim}")
+    return detector
+
+
+def _average(detector: DISKDetector, decay: float) -> AveragedModel:
+    """The running mean of weights, which at first forgets faster."""
+
+    def mean(averages: Any, weights: Any, count: Tensor | int) -> None:
+        number = float(count)
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + number) / (10 + number)))
+
+    return AveragedModel(detector, multi_avg_fn=torch.no_grad()(mean))
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,92 @@
+"""``disk-ops train``: settings, dry run, export, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from stored import save
+
+from disk_ops import DISKDetector
+from disk_ops.cli import main
+from disk_ops.training.config import read_config
+
+QUICK = [
+    *("--set", "steps=2", "--set", "data.width=64", "--set", "data.height=64", "--set", "data.workers=0"),
+    *("--set", "model.desc_dim=16", "--set", "validation.samples=1", "--set", "validation.n=32"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        save(tmp_path / "photos" / f"{number}.png", number)
+    return tmp_path
+
+
+def test_dry_run_writes_nothing(folder, capsys):
+    assert main(["train", "photos-small", "--data", "photos", *QUICK, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "steps = 2" in told and "a pass, weight 1" in told and "GiB for a sample's activations" in told
+    assert sorted(path.name for path in folder.iterdir()) == ["photos"]
+
+
+def test_written_config_is_the_same_training(folder, capsys):
+    assert main(["train", "photos-small", "--data", "photos", "--write-config", "mine.toml", "--set", "seed=7"]) == 0
+    assert read_config("mine.toml") == read_config("photos-small", ["photos"], ["seed=7"])
+
+
+def test_export_loads_everywhere(folder, capsys):
+    kornia_feature = pytest.importorskip("kornia.feature")
+    for name in ("w.safetensors", "w.pth"):
+        output = ["-o", f"run-{name}", "--export", name, "--quiet"]
+        assert main(["train", "photos-small", "--data", "photos", *QUICK, *output]) == 0
+        assert name in capsys.readouterr().out
+    weights = DISKDetector.from_pretrained("w.safetensors").state_dict()
+    released = torch.load("w.pth", weights_only=True)["extractor"]
+    assert all(torch.equal(weights[key], released[key]) for key in weights)
+    kornia_feature.DISK(16).load_state_dict(weights)
+
+
+def test_resume_needs_no_configuration(folder, capsys):
+    assert main(["train", "photos-small", "--data", "photos", *QUICK, "-o", "run", "--quiet"]) == 0
+    assert main(["train", "-o", "run", "--resume", "--set", "checkpoint.keep=1", "--quiet"]) == 0
+
+
+def test_overwrite_removes_a_training_and_nothing_else(folder, capsys):
+    arguments = ["train", "photos-small", "--data", "photos", *QUICK, "-o", "run", "--quiet"]
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert "run is not empty: use --resume" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite"]) == 0
+    arguments[arguments.index("run")] = "photos"
+    assert main([*arguments, "--overwrite"]) == 2
+    assert len(list((folder / "photos").iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["photos-smal", "--data", "photos", "-o", "r"], "photos-smal is neither a file nor a preset"),
+        (["photos-small", "--data", "gone", "-o", "r"], "gone"),
+        (["photos-small", "--data", "empty", "-o", "r"], "empty"),
+        (["photos-small", "-o", "r"], "source must name data to train on"),
+        (["photos-small", "--data", "photos"], "-o FOLDER is needed"),
+        (["-o", "r"], "a configuration is needed"),
+        (["-o", "r", "--resume"], "a configuration is needed"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "optimizer.lr=1"], "unknown setting optimizer.lr"),
+        (["photos-small", "--data", "photos", "-o", "r", "--export", "w.txt"], "w.txt: weights of type '.txt'"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "compute.device=abc"], "abc can't be used"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "model.init=gone"], "gone"),
+        (["photos-small", "--data", "photos", "-o", "photos"], "photos is not empty"),
+        (["photos-small", "--data", "photos", "-o", "photos/0.png"], "photos/0.png is no folder"),
+    ],
+)
+def test_what_is_impossible_is_said_in_one_line(folder, arguments, reason, capsys):
+    (folder / "empty").mkdir()
+    assert main(["train", *arguments, "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert reason in told and told.startswith("disk-ops train: error: ") and told.count("\n") == 1
+    assert not (folder / "r" / "checkpoints").exists()

@@ -1,0 +1,143 @@
+"""A training that is interrupted, in whatever way, ends as if it had not been."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from making import make_config, make_photos
+
+from disk_ops.io.output import OutputError
+from disk_ops.training.config import config_to_toml
+from disk_ops.training.run import train
+from disk_ops.training.state import load_checkpoint
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_photos(tmp_path / "photos")
+
+
+def flatten(content, prefix=""):
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from flatten(value, f"{prefix}.{key}")
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from flatten(value, f"{prefix}.{index}")
+    else:
+        yield prefix, content
+
+
+def assert_same_end(first, second):
+    """The last checkpoints agree bit for bit: weights, moments of Adam, averaged weights, best score."""
+    one, other = (dict(flatten(load_checkpoint(folder, pytest.fail))) for folder in (first, second))
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[name]), name
+        elif not name.startswith(".config."):
+            assert value == other[name], name
+    for name in ("best.safetensors", "last.safetensors"):
+        assert ((first / name).exists()) == ((second / name).exists())
+
+
+def rows(folder, name="history.csv"):
+    with (folder / name).open() as file:
+        return [{key: row[key] for key in row if "second" not in key} for row in csv.DictReader(file)]
+
+
+def command(photos, folder, config):
+    path = folder.with_suffix(".toml")
+    path.write_text(config_to_toml(config), encoding="utf-8")
+    return [sys.executable, "-m", "disk_ops.cli", "train", str(path), "-o", str(folder), "--resume", "--quiet"]
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the training ended too early"
+        assert time.monotonic() < end, "the training doesn't get there"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(photos, tmp_path):
+    config = make_config(photos, steps=12, data={"workers": 1}, checkpoint={"every": 3})
+    train(config, tmp_path / "whole", quiet=True)
+    folder = tmp_path / "killed"
+    for moment in (3, 9):  # killed soon after these checkpoints, in the middle of something
+        process = subprocess.Popen(command(photos, folder, config))
+        wait_for(lambda moment=moment: (folder / "checkpoints" / f"step-{moment:09}.pt").exists(), process)
+        time.sleep(0.05 * (moment % 4))
+        process.kill()
+        process.wait()
+    finished = subprocess.run(command(photos, folder, config), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert_same_end(tmp_path / "whole", folder)
+    assert rows(folder, "validation.csv") == rows(tmp_path / "whole", "validation.csv")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_exits(photos, tmp_path):
+    config = make_config(photos, steps=16, data={"workers": 1}, checkpoint={"every": 100}, validation={"every": 0})
+    train(config, tmp_path / "whole", quiet=True)
+    folder = tmp_path / "stopped"
+    process = subprocess.Popen(
+        command(photos, folder, config), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    history = folder / "history.csv"
+    wait_for(lambda: history.exists() and len(history.read_text().splitlines()) > 2, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume goes on" in errors and "Traceback" not in errors
+    assert load_checkpoint(folder, pytest.fail)["step"] < 16
+    finished = subprocess.run(command(photos, folder, config), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert_same_end(tmp_path / "whole", folder)
+
+
+def test_steps_can_be_added(photos, tmp_path):
+    train(make_config(photos, steps=8), tmp_path / "whole", quiet=True)
+    train(make_config(photos, steps=4), tmp_path / "parts", quiet=True)
+    train(make_config(photos, steps=8), tmp_path / "parts", quiet=True, resume=True)
+    # The first part validated at its own end, step 4, which the whole did not.
+    one, other = (load_checkpoint(tmp_path / name, pytest.fail)["detector"] for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+def test_resuming_a_finished_training_changes_nothing(photos, tmp_path):
+    config = make_config(photos)
+    train(config, tmp_path / "run", quiet=True)
+    before = rows(tmp_path / "run")
+    assert train(config, tmp_path / "run", quiet=True, resume=True).finished
+    assert rows(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"optimizer": {"learning_rate": 2e-3}}, "optimizer"),
+        ({"seed": 1}, "seed"),
+        ({"data": {"batch_size": 3}}, r"data\.batch_size"),
+    ],
+)
+def test_another_training_is_refused(photos, tmp_path, change, named):
+    train(make_config(photos), tmp_path / "run", quiet=True)
+    with pytest.raises(OutputError, match=f"other settings .*{named}"):
+        train(make_config(photos, **change), tmp_path / "run", quiet=True, resume=True)
+
+
+def test_what_does_not_change_the_result_may_differ(photos, tmp_path):
+    train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
+    moved = photos.rename(photos.with_name("moved"))
+    config = make_config(moved, steps=6, data={"workers": 1}, checkpoint={"every": 1, "log_every": 3})
+    assert train(config, tmp_path / "run", quiet=True, resume=True).finished
