@@ -34,7 +34,7 @@ def read_state_dict(checkpoint: str | Path | Mapping[str, Any]) -> dict[str, Ten
     """
     if isinstance(checkpoint, Mapping):
         return _find_weights(checkpoint, "the given mapping")
-    path = _resolve(checkpoint)
+    path = find_checkpoint(checkpoint)
     return _find_weights(_read(path), str(path))
 
 
@@ -43,7 +43,8 @@ def descriptor_dimension(state_dict: Mapping[str, Tensor]) -> int:
     return state_dict[_LAST_WEIGHT].shape[0] - 1
 
 
-def _resolve(checkpoint: str | Path) -> Path:
+def find_checkpoint(checkpoint: str | Path) -> Path:
+    """The file of a bundled name or a path; raises as :func:`read_state_dict` does where there is none."""
     bundled = WEIGHTS_FOLDER / f"{checkpoint}.safetensors"
     if isinstance(checkpoint, str) and checkpoint in bundled_checkpoints():
         return bundled

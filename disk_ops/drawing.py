@@ -70,13 +70,13 @@ def draw_keypoints(
 ) -> Picture:
     """Draw keypoints on an image, coloured by the rank of their scores; the best ones lie on top."""
     factor = min(1.0, max_width / image.shape[1])
-    canvas = _pale(_resized(image, factor))
+    canvas = paler(resize_picture(image, factor))
     colors = rank_colors(scores)
     order = np.argsort(scores, kind="stable")
     radius = float(np.clip(canvas.shape[1] / 420, 1.8, 3.0))
-    large = _enlarged(canvas)
-    _draw_points(large, _scaled(keypoints[order], factor), colors[order], radius)
-    return _reduced(large, canvas)
+    large = enlarge(canvas)
+    draw_points(large, scale_points(keypoints[order], factor), colors[order], radius)
+    return reduce_to(large, canvas)
 
 
 def draw_matches(
@@ -99,19 +99,19 @@ def draw_matches(
     """
     height, factors = _common_height(image0, image1, max_width)
     left, right = (
-        _pale(_resized(image, factor, height)) for image, factor in zip((image0, image1), factors, strict=True)
+        paler(resize_picture(image, factor, height)) for image, factor in zip((image0, image1), factors, strict=True)
     )
     gap = np.full((height, _GAP, 3), 255, dtype=np.uint8)
     canvas = np.concatenate([left, gap, right], axis=1)
     offset = np.array([left.shape[1] + _GAP, 0], dtype=np.float32)
-    on0 = _scaled(points0, factors[0])
-    on1 = _scaled(points1, factors[1]) + offset
+    on0 = scale_points(points0, factors[0])
+    on1 = scale_points(points1, factors[1]) + offset
     colors = height_colors(points0)
-    large = _enlarged(canvas)
-    _draw_lines(large, on0, on1, colors, _spread(on0, max_lines))
+    large = enlarge(canvas)
+    draw_lines(large, on0, on1, colors, choose_spread(on0, max_lines))
     radius = float(np.clip(canvas.shape[1] / 680, 1.8, 2.6))
-    _draw_points(large, np.concatenate([on0, on1]), np.concatenate([colors, colors]), radius)
-    return _reduced(large, canvas)
+    draw_points(large, np.concatenate([on0, on1]), np.concatenate([colors, colors]), radius)
+    return reduce_to(large, canvas)
 
 
 def save_picture(path: Path, picture: Picture) -> None:
@@ -129,14 +129,15 @@ def save_picture(path: Path, picture: Picture) -> None:
     path.write_bytes(data.tobytes())
 
 
-def _pale(image: Picture) -> Picture:
+def paler(image: Picture) -> Picture:
     """The image with less colour and contrast."""
     grey = image @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
     mixed = 0.45 * image.astype(np.float32) + 0.55 * grey[:, :, None]
     return np.asarray(np.rint(50 + 0.72 * mixed), dtype=np.uint8)
 
 
-def _resized(image: Picture, factor: float, height: int | None = None) -> Picture:
+def resize_picture(image: Picture, factor: float, height: int | None = None) -> Picture:
+    """The image scaled by a factor, or to the factor's width and a given height."""
     rows, columns = image.shape[:2]
     size = (max(1, round(columns * factor)), height or max(1, round(rows * factor)))
     if size == (columns, rows):
@@ -155,11 +156,12 @@ def _common_height(image0: Picture, image1: Picture, max_width: int) -> tuple[in
     return height, (height / image0.shape[0], height / image1.shape[0])
 
 
-def _scaled(points: Points, factor: float) -> Points:
+def scale_points(points: Points, factor: float) -> Points:
+    """Points of an image in one that is scaled by a factor."""
     return np.asarray((points.reshape(-1, 2) + 0.5) * factor - 0.5, dtype=np.float32)
 
 
-def _spread(points: Points, count: int) -> npt.NDArray[np.int64]:
+def choose_spread(points: Points, count: int) -> npt.NDArray[np.int64]:
     """Indices of at most ``count`` points, chosen so that every part of the image keeps some of its points.
 
     Points are taken in turns from the cells of a grid.
@@ -174,11 +176,13 @@ def _spread(points: Points, count: int) -> npt.NDArray[np.int64]:
     return np.sort(np.argsort(turn, kind="stable")[:count])
 
 
-def _enlarged(canvas: Picture) -> Picture:
+def enlarge(canvas: Picture) -> Picture:
+    """What is drawn on: the canvas at the scale of :func:`draw_points` and :func:`draw_lines`."""
     return np.ascontiguousarray(canvas.repeat(_SUPERSAMPLING, axis=0).repeat(_SUPERSAMPLING, axis=1))
 
 
-def _reduced(large: Picture, canvas: Picture) -> Picture:
+def reduce_to(large: Picture, canvas: Picture) -> Picture:
+    """The drawing at the size of its canvas again, averaged."""
     size = (canvas.shape[1], canvas.shape[0])
     return np.asarray(cv2.resize(large, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
@@ -188,7 +192,8 @@ def _fixed(points: Points) -> npt.NDArray[np.int64]:
     return np.rint(((points + 0.5) * _SUPERSAMPLING - 0.5) * (1 << _SHIFT)).astype(np.int64)
 
 
-def _draw_points(large: Picture, points: Points, colors: Colors, radius: float) -> None:
+def draw_points(large: Picture, points: Points, colors: Colors, radius: float) -> None:
+    """Draw points with dark rims on an enlarged canvas."""
     fixed = _fixed(points).tolist()
     size = round(radius * _SUPERSAMPLING * (1 << _SHIFT))
     border = round(0.9 * _SUPERSAMPLING * (1 << _SHIFT))
@@ -197,7 +202,7 @@ def _draw_points(large: Picture, points: Points, colors: Colors, radius: float) 
         cv2.circle(large, (x, y), size, color, cv2.FILLED, cv2.LINE_AA, _SHIFT)
 
 
-def _draw_lines(large: Picture, on0: Points, on1: Points, colors: Colors, chosen: npt.NDArray[np.int64]) -> None:
+def draw_lines(large: Picture, on0: Points, on1: Points, colors: Colors, chosen: npt.NDArray[np.int64]) -> None:
     """Half-transparent lines, so that what lies below a bundle of them can still be seen."""
     layer = large.copy()
     starts, ends = _fixed(on0), _fixed(on1)

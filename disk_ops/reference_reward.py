@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-class _Reward(NamedTuple):
+class RewardRule(NamedTuple):
     """The arguments that define r_ij: a dense matrix, or geometry from which it is computed."""
 
     reward: Tensor | None  # [B, N, M]
@@ -76,12 +76,12 @@ def _match_sums(
 
     w_ij = (weight1_i + weight2_j) r_ij + weight0_i, where a missing weight is 0; without any weight, w = r.
     """
-    rule = _Reward(
+    rule = RewardRule(
         reward, keypoints1, keypoints2, warped1, warped2, fundamental, epsilon, lambda_tp, lambda_fp, official
     )
     logits = _logits(distance_matrix(desc1, desc2), inverse_temperature, valid1, valid2)
     probability = _exp(logits, logsumexp1[..., None]) * _exp(logits, logsumexp2[:, None])
-    weighted = probability * _weights(_rewards(rule, logits), weight1, weight2, weight0, default=True)
+    weighted = probability * _weights(rewards_of_pairs(rule, logits), weight1, weight2, weight0, default=True)
     return weighted.sum(2), weighted.sum(1), probability.sum(2)
 
 
@@ -114,7 +114,7 @@ def _match_backward(
 
     dA_ij = 2 P_ij w_ij - p^row_ij sum1_i - p^col_ij sum2_j with w as in ``_match_sums``; without any weight, w = 0.
     """
-    rule = _Reward(
+    rule = RewardRule(
         reward, keypoints1, keypoints2, warped1, warped2, fundamental, epsilon, lambda_tp, lambda_fp, official
     )
     distance = distance_matrix(desc1, desc2)
@@ -122,7 +122,7 @@ def _match_backward(
     row, column = _exp(logits, logsumexp1[..., None]), _exp(logits, logsumexp2[:, None])
     probability = row * column
     no_weights = weight1 is None and weight2 is None and weight0 is None
-    rewards = torch.zeros_like(logits) if no_weights else _rewards(rule, logits)
+    rewards = torch.zeros_like(logits) if no_weights else rewards_of_pairs(rule, logits)
     weights = _weights(rewards, weight1, weight2, weight0, default=False)
     grad_logits = 2 * probability * weights - row * sum1[..., None] - column * sum2[:, None]
     grad_theta = -(grad_logits * distance).sum((1, 2))
@@ -180,8 +180,8 @@ def _weights(
     return weighted if weight0 is None else weighted + weight0[..., None]
 
 
-def _rewards(
-    rule: _Reward,
+def rewards_of_pairs(
+    rule: RewardRule,
     logits: Tensor,  # [B, N, M], for the dtype
 ) -> Tensor:
     """r_ij ``[B, N, M]``: as given, or by the rules of the paper (section 3, rewards) and of the released code."""

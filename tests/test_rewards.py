@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from disk_ops.ops import MatchGeometry, expected_reward
-from disk_ops.reference_reward import _Reward, _rewards
+from disk_ops.reference_reward import RewardRule, rewards_of_pairs
 from disk_ops.training import DepthReward, EpipolarReward, HomographyReward, View
 from disk_ops.training.rewards import fundamental_matrix, reproject
 
@@ -17,11 +17,11 @@ def matrix(geometry: MatchGeometry) -> torch.Tensor:
     """r_ij [N, M] by the reference."""
     fields = [geometry.keypoints1, geometry.keypoints2, geometry.warped1, geometry.warped2, geometry.fundamental]
     batched = [None if field is None else field[None].double() for field in fields]
-    rule = _Reward(
+    rule = RewardRule(
         None, *batched, geometry.epsilon, geometry.lambda_tp, geometry.lambda_fp, geometry.rule == "official"
     )
     shape = (1, len(geometry.keypoints1), len(geometry.keypoints2))
-    return _rewards(rule, torch.zeros(shape, dtype=torch.float64, device=geometry.keypoints1.device))[0]
+    return rewards_of_pairs(rule, torch.zeros(shape, dtype=torch.float64, device=geometry.keypoints1.device))[0]
 
 
 def rotation(angle: float, axis: int) -> torch.Tensor:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from disk_ops.checkpoint import read_state_dict
 from disk_ops.io.output import check_writable
-from disk_ops.programs.common import OK, UserError, counted, note, pick_device, printable, quiet_opencv
+from disk_ops.programs.common import (
+    OK,
+    UserError,
+    counted,
+    is_out_of_memory,
+    note,
+    pick_device,
+    printable,
+    quiet_opencv,
+)
 from disk_ops.training.config import TrainingConfig, config_to_toml, read_config
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import check_export, export_weights, read_record
@@ -30,6 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _run(arguments)
     except (SettingsError, DataError, StateError, TrainingError) as error:
         raise UserError(str(error)) from error
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            "memory is short: set compute.memory_gb to compute images one by one, or lower data.batch_size, data.width "
+            "and data.height; the last checkpoint is kept"
+        ) from error
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 import disk_ops
-from disk_ops.checkpoint import _resolve, read_state_dict
+from disk_ops.checkpoint import find_checkpoint, read_state_dict
 from disk_ops.io.output import OutputError, check_writable, part_of
 
 _RECORD = "record"
@@ -99,7 +99,7 @@ def read_record(path: str | Path) -> dict[str, Any] | None:
         FileNotFoundError: there is no such file.
         ValueError: it can't be read.
     """
-    file = _resolve(path)
+    file = find_checkpoint(path)
     try:
         if file.suffix.lower() in _SAFETENSORS:
             with safe_open(file, "pt") as content:

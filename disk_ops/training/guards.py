@@ -68,19 +68,20 @@ class SkippedSteps:
 class Degeneration:
     """Notices that the network stops proposing keypoints: then nothing is matched and nothing is learned any more."""
 
-    FEWEST, PATIENCE = 2.0, 200  # keypoints of an image; steps
+    FEWEST, PATIENCE = 0.01, 100  # keypoints, as a part of the cells of the grid; steps
 
     def __init__(self) -> None:
         self.steps = 0
 
-    def check(self, keypoints_per_image: float, lambda_kp: float, lambda_fp: float) -> None:
-        """Take the mean number of keypoints of a step's images; raises after too many steps with hardly any."""
-        self.steps = self.steps + 1 if keypoints_per_image < self.FEWEST else 0
+    def check(self, keypoints: float, cells: float, lambda_kp: float, lambda_fp: float) -> None:
+        """Take how many cells of a step's images have a keypoint; raises after too many steps with hardly any."""
+        self.steps = self.steps + 1 if keypoints < self.FEWEST * cells else 0
         if self.steps >= self.PATIENCE:
             raise TrainingError(
-                f"the network has stopped proposing keypoints: fewer than {self.FEWEST:g} an image for {self.steps} "
-                f"steps. It learned that no keypoint is better than wrong ones: with lambda_fp {lambda_fp:g} and "
-                f"lambda_kp {lambda_kp:g}, most keypoints cost more than they earn. Let the penalties rise more slowly "
-                "(schedule.ramp_steps), make them smaller (reward.lambda_fp, reward.lambda_kp), or lower "
-                "optimizer.learning_rate; if it happens at once, look at the data: do the images of a sample overlap?"
+                f"the network has stopped proposing keypoints: for {self.steps} steps, less than {self.FEWEST:.0%} "
+                "of the cells had one. It learned that no keypoint is better than wrong ones: with lambda_fp "
+                f"{lambda_fp:g} and lambda_kp {lambda_kp:g}, most keypoints cost more than they earn. Let the "
+                "penalties begin later or rise more slowly (schedule.ramp_start, schedule.ramp_steps), make them "
+                "smaller (reward.lambda_fp, reward.lambda_kp), or lower optimizer.learning_rate; if it happens at "
+                "once, look at the data: do the images of a sample overlap?"
             )

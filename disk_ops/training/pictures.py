@@ -21,7 +21,7 @@ from disk_ops.drawing import Picture, Points
 from disk_ops.features import DISKFeatures
 from disk_ops.matching import MutualNearestNeighbor
 from disk_ops.ops import MatchGeometry
-from disk_ops.reference_reward import _Reward, _rewards
+from disk_ops.reference_reward import RewardRule, rewards_of_pairs
 from disk_ops.training.data.sample import Sample
 
 RIGHT, WRONG, UNKNOWN = (40, 175, 70), (225, 45, 45), (50, 100, 235)  # green, red, blue, as in the paper
@@ -50,7 +50,7 @@ def match_rewards(
     def rows(points: Tensor | None, chosen: Tensor) -> Tensor | None:
         return None if points is None else points[chosen][:, None]  # [K, 1, 2]: each match is a pair of images with one
 
-    rule = _Reward(
+    rule = RewardRule(
         None,
         rows(geometry.keypoints1, first),
         rows(geometry.keypoints2, second),
@@ -63,7 +63,7 @@ def match_rewards(
         geometry.rule == "official",
     )
     precision = torch.promote_types(geometry.keypoints1.dtype, torch.float32)
-    return _rewards(rule, torch.zeros(len(idxs), 1, 1, dtype=precision, device=idxs.device)).flatten()
+    return rewards_of_pairs(rule, torch.zeros(len(idxs), 1, 1, dtype=precision, device=idxs.device)).flatten()
 
 
 def heatmap_picture(
@@ -178,19 +178,19 @@ def _draw(
     """The images side by side with their matches, the right ones on top."""
     longest = max(left.shape[:2])
     factor = min(1.0, _LARGEST / longest) if longest > _SMALLEST else 2.0  # points need some room
-    left, right = (drawing._pale(drawing._resized(image, factor)) for image in (left, right))
+    left, right = (drawing.paler(drawing.resize_picture(image, factor)) for image in (left, right))
     offset = np.array([left.shape[1] + _GAP, 0], dtype=np.float32)
-    on0, on1 = drawing._scaled(points0, factor), drawing._scaled(points1, factor) + offset
+    on0, on1 = drawing.scale_points(points0, factor), drawing.scale_points(points1, factor) + offset
     canvas = np.concatenate([left, np.full((len(left), _GAP, 3), 255, dtype=np.uint8), right], axis=1)
-    large = drawing._enlarged(canvas)
+    large = drawing.enlarge(canvas)
     colors = np.array([UNKNOWN, RIGHT, WRONG], dtype=np.uint8)[kinds]
     height = np.array([0, 2, 1])[kinds]
-    lines = drawing._spread(on0, max_lines)
-    drawing._draw_lines(large, on0, on1, colors, lines[np.argsort(height[lines], kind="stable")])
+    lines = drawing.choose_spread(on0, max_lines)
+    drawing.draw_lines(large, on0, on1, colors, lines[np.argsort(height[lines], kind="stable")])
     order = np.argsort(height, kind="stable")
     for points in (on0, on1):
-        drawing._draw_points(large, points[order], colors[order], 2.0)
-    return drawing._reduced(large, canvas)
+        drawing.draw_points(large, points[order], colors[order], 2.0)
+    return drawing.reduce_to(large, canvas)
 
 
 def _with_text(picture: Picture, parts: Sequence[tuple[str, tuple[int, int, int]]]) -> Picture:

@@ -118,7 +118,7 @@ def train(
     group = group or Group(0, 1, torch.device("cpu"))
     report = NullLog().note if not group.is_main else _print_note
     data = open_data(config, report)
-    content = _previous(config, folder, resume, report)
+    content = group.broadcast(_previous(config, folder, resume, report) if group.is_main else None)
     start = 0 if content is None else content["step"]
     samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
     validator = Validator(samples, n=config.validation.n, report=report) if data.validation else None
@@ -145,7 +145,7 @@ def train(
         )
         outcome = trainer.run(batches)
         if outcome.finished and group.is_main:
-            trainer.export(folder / LAST, outcome.step, {})
+            trainer.export(folder / LAST, outcome.step)
     return outcome
 
 

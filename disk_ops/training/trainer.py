@@ -17,28 +17,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.features import evaluation_mode
 from disk_ops.features import SampledFeatures
-from disk_ops.training.config import ModelConfig, TrainingConfig, config_to_mapping
+from disk_ops.training.config import TrainingConfig, config_to_mapping
 from disk_ops.training.data.mixture import Loaded
 from disk_ops.training.export import export_weights, training_record
 from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal
 from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.loss import PolicyGradientLoss
 from disk_ops.training.memory import activation_bytes
+from disk_ops.training.network import average_weights, compile_network, make_detector
 from disk_ops.training.parallel import Group
 from disk_ops.training.pictures import training_pictures
 from disk_ops.training.schedule import Annealing, annealing
-from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import save_checkpoint
 from disk_ops.training.supervision import PairRewards
 from disk_ops.training.validation import Validator
 
-_TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "images", "pairs", "stop", "bad")
+_TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "cells", "images", "pairs", "stop", "bad")
 BEST = "best.safetensors"  # in the folder of a training
 _SAMPLING = 2  # stream of random numbers, beside those of the data
 
@@ -74,22 +73,19 @@ class Trainer:
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
         self.log, self.validator, self.sources = log or NullLog(), validator, sources
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.detector = _begin(config.model)
-        self.detector.float().to(group.device).train()
+        self.detector = make_detector(config.model, config.seed).to(group.device)
         self.parameters = list(self.detector.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.optimizer.learning_rate)
-        self.average = _average(self.detector, config.optimizer.ema) if config.optimizer.ema else None
+        self.average = average_weights(self.detector, config.optimizer.ema) if config.optimizer.ema else None
         self.start, self.best = 0, -math.inf
+        self.metrics: Mapping[str, float] = {}  # of the last validation
         self.skipped, self.degeneration = SkippedSteps(), Degeneration()
         self._reported: set[str] = set()  # broken files
         data = config.data
         needed = activation_bytes(self.detector, data.width, data.height, data.images)
         self.recompute = 0 < config.compute.memory_gb * 2**30 < needed
         if config.compute.compile:
-            unet: Any = self.detector.unet
-            unet.features = torch.compile(unet.features)
+            compile_network(self.detector)
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -143,7 +139,7 @@ class Trainer:
             if self.average is not None:
                 self.average.update_parameters(self.detector)
         lambda_fp, lambda_kp = config.reward.lambda_fp * values.ramp, config.reward.lambda_kp * values.ramp
-        self.degeneration.check(tally["keypoints"] / max(1.0, tally["images"]), lambda_kp, lambda_fp)
+        self.degeneration.check(tally["keypoints"], tally["cells"], lambda_kp, lambda_fp)
         self.log.step(step + 1, {
             "loss": tally["loss"], "reward": tally["reward"] / max(1.0, tally["pairs"]),
             "matches": tally["matches"] / max(1.0, tally["pairs"]),
@@ -171,12 +167,14 @@ class Trainer:
         loss = loss / config.data.batch_size
         if loss.isfinite():
             loss.backward()
+        rows, columns = (math.ceil(size / config.reward.cell) for size in images.shape[-2:])
         reward, matches = float(statistics.reward), float(statistics.matches)
         correct = rewards.correct(reward, matches)
         return {
             "loss": float(loss.detach()), "reward": reward, "matches": matches, "correct": correct or 0.0,
             "judged": 0.0 if correct is None else matches, "keypoints": float(statistics.keypoints),
-            "images": float(len(images)), "pairs": float(statistics.pairs),
+            "cells": float(len(images) * rows * columns), "images": float(len(images)),
+            "pairs": float(statistics.pairs),
         }  # fmt: skip
 
     def _sample_features(
@@ -226,17 +224,17 @@ class Trainer:
         """Measure the detector; the best one so far is kept as ``best.safetensors``."""
         if self.group.is_main and self.validator is not None:
             with self.log.paused():
-                metrics = self.validator(self.result)
-                self.log.validation(step, metrics)
+                self.metrics = self.validator(self.result)
+                self.log.validation(step, self.metrics)
                 self.log.pictures(step, self._pictures(step))
-            if metrics["score"] > self.best:
-                self.best = metrics["score"]
-                self.export(self.folder / BEST, step, metrics)
+            if self.metrics["score"] > self.best:
+                self.best = self.metrics["score"]
+                self.export(self.folder / BEST, step)
         self.best = self.group.broadcast(self.best)
 
-    def export(self, path: Path, step: int, metrics: Mapping[str, float]) -> None:
+    def export(self, path: Path, step: int) -> None:
         """Write the weights that users take, with the record of how they were made."""
-        record = training_record(config_to_mapping(self.config), step, self.log.seconds, metrics, self.sources)
+        record = training_record(config_to_mapping(self.config), step, self.log.seconds, self.metrics, self.sources)
         export_weights(self.result.state_dict(), path, record, overwrite=True)
 
     def _pictures(self, step: int) -> dict[str, Any]:
@@ -262,6 +260,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "best": self.best,
+            "metrics": dict(self.metrics),
             "skipped": self.skipped.total,
             "config": config_to_mapping(self.config),
         }
@@ -272,7 +271,7 @@ class Trainer:
         self.optimizer.load_state_dict(content["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(content["average"])
-        self.best, self.start = content["best"], content["step"]
+        self.best, self.start, self.metrics = content["best"], content["step"], content["metrics"]
         self.skipped = SkippedSteps(content["skipped"])
 
     def _note(self, text: str) -> None:
@@ -281,29 +280,6 @@ class Trainer:
             self.log.note(text)
         else:
             print(f"process {self.group.rank}: {text}", file=sys.stderr)
-
-
-def _begin(config: ModelConfig) -> DISKDetector:
-    """The detector that a training begins with."""
-    if not config.init:
-        return DISKDetector(config.desc_dim)
-    try:
-        detector = DISKDetector.from_pretrained(config.init)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"model.init: {error}") from error
-    if detector.desc_dim != config.desc_dim:
-        raise SettingsError(f"model.desc_dim is {config.desc_dim}, but {config.init} has {detector.desc_dim}")
-    return detector
-
-
-def _average(detector: DISKDetector, decay: float) -> AveragedModel:
-    """The running mean of weights, which at first forgets faster."""
-
-    def mean(averages: Any, weights: Any, count: Tensor | int) -> None:
-        number = float(count)
-        torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + number) / (10 + number)))
-
-    return AveragedModel(detector, multi_avg_fn=torch.no_grad()(mean))
 
 
 def _due(step: int, every: int) -> bool:

@@ -19,7 +19,8 @@ MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.
 
 def table(result: dict[str, Any]) -> str:
     """One result as a Markdown table, with what it was measured on."""
-    lines = profile(result["rows"]) if "what" in result["rows"][0] else comparison(result["rows"])
+    forms = {"what": profile, "auc5": accuracies, "implementation": comparison}
+    lines = next(form for key, form in forms.items() if key in result["rows"][0])(result["rows"])
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if number)
     device = result["cuda_device"] if "--device cuda" in result["command"] else result["processor"]
     lines.append("")
@@ -48,6 +49,21 @@ def comparison(rows: list[dict[str, Any]]) -> list[str]:
             f"{milliseconds(low)} – {milliseconds(high)} | {ratio} | {memory} |"
         )
         last = row["shape"]
+    return lines
+
+
+def accuracies(rows: list[dict[str, Any]]) -> list[str]:
+    """Matching accuracy of several methods: a line for each collection of image pairs, and all."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    names = ["RootSIFT" if method == "rootsift" else f"`{Path(method).name}`" for method in methods]
+    lines = [f"| pairs of images | {' | '.join(names)} |", f"|---{'|---' * len(methods)}|"]
+    for level in ("collection", "all"):
+        for name in dict.fromkeys(row["name"] for row in rows if row["level"] == level):
+            found = {row["method"]: row for row in rows if row["level"] == level and row["name"] == name}
+            best = max(row["auc5"] for row in found.values())
+            cells = [f"{found[method]['auc5']:.3f}" for method in methods]
+            cells = [f"**{cell}**" if cell == f"{best:.3f}" else cell for cell in cells]
+            lines.append(f"| {name} ({found[methods[0]]['pairs']}) | {' | '.join(cells)} |")
     return lines
 
 

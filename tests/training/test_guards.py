@@ -40,7 +40,7 @@ def test_skipped_steps_are_counted_and_too_many_in_a_row_name_the_scene():
 
 def test_a_network_without_keypoints_is_explained():
     degeneration = Degeneration()
-    for keypoints in [0.0] * (Degeneration.PATIENCE - 1) + [100.0] + [0.0] * (Degeneration.PATIENCE - 1):
-        degeneration.check(keypoints, -0.001, -0.25)
+    for keypoints in [9.0] * (Degeneration.PATIENCE - 1) + [10.0] + [9.0] * (Degeneration.PATIENCE - 1):
+        degeneration.check(keypoints, 1000.0, -0.001, -0.25)
     with pytest.raises(TrainingError, match=r"stopped proposing keypoints.*lambda_fp -0\.25.*ramp_steps"):
-        degeneration.check(0.0, -0.001, -0.25)
+        degeneration.check(9.0, 1000.0, -0.001, -0.25)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from disk_ops.training.data.mixture import Loaded
+from disk_ops.training.data.sample import DataError
 
 _AHEAD = 4  # steps that each worker prepares
 # Not "fork": a copy of a process in which OpenCV, OpenMP or CUDA have run threads may wait for those forever. Nor
@@ -31,7 +32,7 @@ def load_batches(
     Which samples a step has does not depend on the number of processes or workers. A process may get none.
     """
     loader = DataLoader(
-        samples,
+        _Answers(samples),
         batch_sampler=_Positions(batch_size, steps, rank, size),
         num_workers=workers,
         collate_fn=_as_list,
@@ -40,7 +41,24 @@ def load_batches(
         worker_init_fn=_prepare_worker if workers else None,
         multiprocessing_context=_START if workers else None,
     )
-    yield from loader
+    for batch in loader:
+        for loaded in batch:
+            if isinstance(loaded, DataError):
+                raise loaded
+        yield batch
+
+
+class _Answers(Dataset[Loaded | DataError]):
+    """Samples, and in place of one that can't be had the error, whose text a worker's traceback would bury."""
+
+    def __init__(self, samples: Dataset[Loaded]) -> None:
+        self.samples = samples
+
+    def __getitem__(self, position: int) -> Loaded | DataError:
+        try:
+            return self.samples[position]
+        except DataError as error:
+            return error
 
 
 class _Positions:
