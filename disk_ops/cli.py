@@ -15,7 +15,9 @@ PROGRAMS = ("extract", "match", "show", "demo", "train")
 
 _STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 # What a full or write-protected disk gives in the middle of the work: no fault of the program.
-_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+_DISK_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP}
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
 from disk_ops.checkpoint import read_state_dict
@@ -14,20 +13,21 @@ from disk_ops.programs.common import (
     counted,
     is_out_of_memory,
     note,
-    pick_device,
     printable,
     quiet_opencv,
 )
-from disk_ops.training.config import TrainingConfig, config_to_toml, read_config
+from disk_ops.training.config import TrainingConfig, config_to_toml, presets, read_config
+from disk_ops.training.data.opening import open_data
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import check_export, export_weights, read_record
+from disk_ops.training.folder import BEST, CONFIG, LAST, Existing, check_folder, stored_config
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.memory import activation_bytes, keep_freed_memory
 from disk_ops.training.parallel import join
-from disk_ops.training.run import CONFIG, LAST, open_data, train
+from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import StateError
-from disk_ops.training.trainer import BEST, Outcome
+from disk_ops.training.trainer import Outcome
 
 INTERRUPTED = 130
 
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            "memory is short: set compute.memory_gb to compute images one by one, or lower data.batch_size, data.width "
-            "and data.height; the last checkpoint is kept"
+            "memory is short: set compute.memory_gb to compute images one by one, or lower data.width and "
+            "data.height; the last checkpoint is kept"
         ) from error
 
 
@@ -52,6 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
     config = _read_config(arguments)
     if arguments.write_config is not None:
         check_writable(arguments.write_config)
+        if arguments.write_config.exists() and not arguments.overwrite:
+            raise UserError(f"{arguments.write_config} exists already: use --overwrite to replace it")
         arguments.write_config.write_text(config_to_toml(config), encoding="utf-8")
         print(f"wrote {arguments.write_config}")
         return OK
@@ -60,29 +62,31 @@ def _run(arguments: argparse.Namespace) -> int:
         return OK
     if arguments.output is None:
         raise UserError("-o FOLDER is needed: where the training is kept")
+    existing: Existing = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "refuse"
     if arguments.export is not None:
-        check_export(arguments.export, overwrite=arguments.overwrite)
-    group = join(pick_device(config.compute.device))
+        check_folder(arguments.output, existing)  # it may be meant to lie there
+        check_export(arguments.export, overwrite=existing != "refuse")
+    group = join(config.compute.device)
     try:
-        if arguments.overwrite and group.is_main and (arguments.output / CONFIG).is_file():
-            shutil.rmtree(arguments.output)  # a folder of a training, not just any
-        group.wait()
         if group.device.type == "cpu":
             keep_freed_memory()
-        outcome = train(config, arguments.output, group, resume=arguments.resume, quiet=arguments.quiet)
+        outcome = train(config, arguments.output, group, existing=existing, quiet=arguments.quiet)
         return _finish(arguments, config, outcome) if group.is_main else OK
     finally:
         group.leave()
 
 
 def _read_config(arguments: argparse.Namespace) -> TrainingConfig:
-    source = arguments.config
-    if source is None:
-        stored = None if arguments.output is None else arguments.output / CONFIG
-        if not arguments.resume or stored is None or not stored.is_file():
-            raise UserError("a configuration is needed: a TOML file or a preset (paper, photos-small, photos-gpu)")
-        source = stored
-    return read_config(source, arguments.data or (), arguments.set or ())
+    if arguments.config is not None:
+        return read_config(arguments.config, arguments.data or (), arguments.set or ())
+    if arguments.resume and arguments.output is not None:
+        stored = arguments.output / CONFIG
+        if stored.is_file() and stored.stat().st_size:
+            return read_config(stored, arguments.data or (), arguments.set or ())
+        config = stored_config(arguments.output)
+        if config is not None and not arguments.data and not arguments.set:
+            return config
+    raise UserError(f"a configuration is needed: a TOML file or a preset ({', '.join(presets())})")
 
 
 def _finish(arguments: argparse.Namespace, config: TrainingConfig, outcome: Outcome) -> int:
@@ -95,9 +99,7 @@ def _finish(arguments: argparse.Namespace, config: TrainingConfig, outcome: Outc
         return INTERRUPTED
     weights = folder / BEST if (folder / BEST).exists() else folder / LAST
     if arguments.export is not None:
-        export_weights(
-            read_state_dict(weights), arguments.export, read_record(weights) or {}, overwrite=arguments.overwrite
-        )
+        export_weights(read_state_dict(weights), arguments.export, read_record(weights) or {}, overwrite=True)
         weights = arguments.export
     print(printable(f"trained {counted(config.steps, 'step')}; the weights are in {weights}"))
     return OK

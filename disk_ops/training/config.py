@@ -163,8 +163,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps must be positive, got {self.steps}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        if not 0 <= self.seed < 2**62:
+            raise ValueError(f"seed must be from 0 to 2^62, got {self.seed}")
 
 
 def read_config(
@@ -188,9 +188,13 @@ def read_config(
     sources = [_data_argument(argument) for argument in data]
     if sources:
         values["source"] = sources
-    _add_defaults(values)
-    for text in settings:
-        _set(values, text)
+    texts = list(settings)
+    for early in (True, False):  # defaults first, as they are put into the sources
+        for text in texts:
+            if text.strip().startswith("defaults.") == early:
+                _set(values, text)
+        if early:
+            _add_defaults(values)
     return config_from_mapping(values)
 
 
@@ -257,7 +261,7 @@ def _add_defaults(values: dict[str, Any]) -> None:
         from_mapping(KINDS[kind].config, table, f"defaults.{kind}.")  # names what is wrong where it stands
     if isinstance(sources, list):
         values["source"] = [
-            {**defaults.get(table.get("kind"), {}), **table} if isinstance(table, Mapping) else table
+            {**defaults.get(str(table.get("kind")), {}), **table} if isinstance(table, Mapping) else table
             for table in sources
         ]
 
@@ -293,6 +297,8 @@ def _set(values: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals:
         raise SettingsError(f"a setting must be written as key=value, got {text!r}")
+    if key.strip() == "preset":
+        raise SettingsError("preset can't be set: give it in place of the configuration, or in the file")
     *tables, last = key.strip().split(".")
     values.setdefault("source", [])
     place: Any = values
@@ -319,7 +325,7 @@ def _parse(text: str) -> Any:
 
 def _source_from_mapping(table: Mapping[str, Any], prefix: str) -> SourceConfig:
     kind = table.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise SettingsError(f"{prefix}kind must be one of {', '.join(KINDS)}, got {kind!r}")
     own = {field.name: table[field.name] for field in dataclasses.fields(_SourceTable) if field.name in table}
     common = from_mapping(_SourceTable, own, prefix)

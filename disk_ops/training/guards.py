@@ -44,8 +44,8 @@ class SkippedSteps:
 
     MOST_IN_A_ROW = 20
 
-    def __init__(self, total: int = 0) -> None:
-        self.total, self.in_a_row = total, 0
+    def __init__(self, total: int = 0, in_a_row: int = 0) -> None:
+        self.total, self.in_a_row = total, in_a_row
 
     def good(self) -> None:
         """A step was made."""
@@ -59,8 +59,9 @@ class SkippedSteps:
         if self.in_a_row >= self.MOST_IN_A_ROW:
             raise TrainingError(
                 f"{self.in_a_row} steps in a row had a loss or gradient that is no finite number, the last, step "
-                f"{step}, because of {where}. The last checkpoint is from before them: lower optimizer.learning_rate, "
-                "set optimizer.clip, or, if the same scene is named each time, blacklist it"
+                f"{step}, because of {where}. Begin again in another folder, from a checkpoint of this one if you like "
+                "(model.init), with a lower optimizer.learning_rate, with optimizer.clip, or, if the same scene is "
+                "named each time, without it"
             )
         return f"step {step} is skipped: its loss or gradient is no finite number, because of {where}"
 
@@ -70,8 +71,8 @@ class Degeneration:
 
     FEWEST, PATIENCE = 0.01, 100  # keypoints, as a part of the cells of the grid; steps
 
-    def __init__(self) -> None:
-        self.steps = 0
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
 
     def check(self, keypoints: float, cells: float, lambda_kp: float, lambda_fp: float) -> None:
         """Take how many cells of a step's images have a keypoint; raises after too many steps with hardly any."""

@@ -13,9 +13,12 @@ from disk_ops.training.config import ModelConfig
 from disk_ops.training.settings import SettingsError
 
 
-def make_detector(config: ModelConfig, seed: int) -> DISKDetector:
-    """The detector that a training begins with, in float32: of a checkpoint, or random by ``seed``."""
-    if not config.init:
+def make_detector(config: ModelConfig, seed: int, resumed: bool = False) -> DISKDetector:
+    """The detector that a training begins with, in float32: of a checkpoint, or random by ``seed``.
+
+    Where the training is ``resumed`` its weights are replaced anyway, so ``init`` needn't be there any more.
+    """
+    if resumed or not config.init:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return DISKDetector(config.desc_dim)

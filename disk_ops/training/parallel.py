@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from disk_ops.training.guards import TrainingError
+from disk_ops.training.settings import SettingsError
+
+T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=6)  # all wait while the first process validates; torchrun notices lost ones by itself
 
@@ -46,6 +52,22 @@ class Group(NamedTuple):
         dist.broadcast_object_list(values)
         return values[0]
 
+    def all_or_none(self, action: Callable[[], T]) -> T:
+        """Do something in each process; where one fails, none goes on to wait for it."""
+        try:
+            result, error = action(), None
+        except Exception as raised:
+            if self.size == 1:
+                raise
+            error = raised
+        errors = self.gather(None if error is None else str(error))
+        if error is not None:
+            raise error
+        failed = [f"process {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
+        if failed:
+            raise TrainingError("; ".join(failed))
+        return result
+
     def wait(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
@@ -57,14 +79,39 @@ class Group(NamedTuple):
             dist.destroy_process_group()
 
 
-def join(device: torch.device) -> Group:
-    """Join the other processes where ``torchrun`` started several: NCCL on CUDA, else gloo."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+def join(device: str) -> Group:
+    """Join the other processes where ``torchrun`` started several: NCCL on CUDA, else gloo.
+
+    Args:
+        device: ``auto`` (CUDA if there is a GPU), ``cpu``, ``cuda``, or a GPU such as ``cuda:1``; of several processes
+            on a machine, each takes the GPU of its number.
+    """
+    size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = _pick(device, local if size > 1 else None)
     if size == 1:
-        return Group(0, 1, device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
+        return Group(0, 1, chosen)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
-    return Group(dist.get_rank(), dist.get_world_size(), device)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+    return Group(dist.get_rank(), dist.get_world_size(), chosen)
+
+
+def _pick(name: str, number: int | None) -> torch.device:
+    """The device of that name; with a number, the GPU of that number."""
+    try:
+        device = torch.device(
+            "cuda" if name == "auto" and torch.cuda.is_available() else "cpu" if name == "auto" else name
+        )
+    except RuntimeError as error:
+        raise SettingsError(f"compute.device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise SettingsError(f"compute.device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
+    if device.type == "cpu":
+        return device
+    if number is not None and device.index is not None:
+        raise SettingsError(f"compute.device must be cuda for several processes, got {name!r}")
+    index = device.index if number is None else number
+    if (index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"compute.device {name} needs GPU {index or 0}; {torch.cuda.device_count()} are here")
+    device = torch.device("cuda", index or 0)
+    torch.cuda.set_device(device)
+    return device

@@ -18,9 +18,12 @@ class StateError(Exception):
     """A training can't go on from what is in its folder. The message says why."""
 
 
+CHECKPOINTS = "checkpoints"
+
+
 def checkpoint_folder(folder: Path) -> Path:
     """Where the checkpoints of the training in ``folder`` are."""
-    return folder / "checkpoints"
+    return folder / CHECKPOINTS
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
@@ -35,7 +38,8 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int)
         os.fsync(file.fileno())
     os.replace(partial, path)
     for old in _checkpoints(folder)[:-keep]:
-        old.unlink()
+        if old != path:
+            old.unlink()
     for left in place.glob("*.part"):
         left.unlink()
     return path
@@ -51,7 +55,9 @@ def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, An
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged files make torch fail in every way there is
-            report(f"{path} can't be read ({type(error).__name__}: {error}); trying the one before it")
+            damaged = path.rename(path.with_suffix(".damaged"))  # or it would count as the newest for ever
+            reason = f"{type(error).__name__}: {error}"
+            report(f"{path} can't be read ({reason}) and is {damaged.name} now; trying the one before")
             continue
         if content.get("format") != FORMAT:
             raise StateError(f"{path} was written by another version of disk_ops (format {content.get('format')})")

@@ -25,6 +25,7 @@ from disk_ops.features import SampledFeatures
 from disk_ops.training.config import TrainingConfig, config_to_mapping
 from disk_ops.training.data.mixture import Loaded
 from disk_ops.training.export import export_weights, training_record
+from disk_ops.training.folder import BEST
 from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal
 from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.loss import PolicyGradientLoss
@@ -38,7 +39,6 @@ from disk_ops.training.supervision import PairRewards
 from disk_ops.training.validation import Validator
 
 _TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "cells", "images", "pairs", "stop", "bad")
-BEST = "best.safetensors"  # in the folder of a training
 _SAMPLING = 2  # stream of random numbers, beside those of the data
 
 
@@ -60,6 +60,7 @@ class Trainer:
         log: where progress is told.
         validator: measures the detector on held-out data; None: never.
         sources: names and sizes of the sources of data, for the record.
+        previous: the :meth:`state` to go on from.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Trainer:
         log: TrainingLog | NullLog | None = None,
         validator: Validator | None = None,
         sources: Sequence[tuple[str, int]] = (),
+        previous: Mapping[str, Any] | None = None,
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
         self.log, self.validator, self.sources = log or NullLog(), validator, sources
-        self.detector = make_detector(config.model, config.seed).to(group.device)
+        self.detector = make_detector(config.model, config.seed, previous is not None).to(group.device)
         self.parameters = list(self.detector.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.optimizer.learning_rate)
         self.average = average_weights(self.detector, config.optimizer.ema) if config.optimizer.ema else None
@@ -86,6 +88,8 @@ class Trainer:
         self.recompute = 0 < config.compute.memory_gb * 2**30 < needed
         if config.compute.compile:
             compile_network(self.detector)
+        if previous is not None:
+            self._load(previous)
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -130,7 +134,7 @@ class Trainer:
         usable = not tally["bad"] and bool(norm.isfinite())
         if not usable:
             scenes = bad if tally["bad"] else [loaded.sample.name for loaded in batch]
-            self._note(self.skipped.bad(step + 1, [name for part in self.group.gather(scenes) for name in part]))
+            self.log.note(self.skipped.bad(step + 1, [name for part in self.group.gather(scenes) for name in part]))
         else:
             self.skipped.good()
             for group in self.optimizer.param_groups:
@@ -261,18 +265,20 @@ class Trainer:
             "average": None if self.average is None else self.average.state_dict(),
             "best": self.best,
             "metrics": dict(self.metrics),
-            "skipped": self.skipped.total,
+            "skipped": [self.skipped.total, self.skipped.in_a_row],
+            "degeneration": self.degeneration.steps,
             "config": config_to_mapping(self.config),
         }
 
-    def load_state(self, content: dict[str, Any]) -> None:
+    def _load(self, content: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` gave."""
         self.detector.load_state_dict(content["detector"])
         self.optimizer.load_state_dict(content["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(content["average"])
         self.best, self.start, self.metrics = content["best"], content["step"], content["metrics"]
-        self.skipped = SkippedSteps(content["skipped"])
+        self.skipped = SkippedSteps(*content["skipped"])
+        self.degeneration = Degeneration(content["degeneration"])
 
     def _note(self, text: str) -> None:
         """Tell the user, also from a process that writes no log."""

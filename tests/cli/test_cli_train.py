@@ -36,6 +36,8 @@ def test_dry_run_writes_nothing(folder, capsys):
 def test_written_config_is_the_same_training(folder, capsys):
     assert main(["train", "photos-small", "--data", "photos", "--write-config", "mine.toml", "--set", "seed=7"]) == 0
     assert read_config("mine.toml") == read_config("photos-small", ["photos"], ["seed=7"])
+    assert main(["train", "paper", "--data", "photos", "--write-config", "mine.toml"]) == 2
+    assert "mine.toml exists already" in capsys.readouterr().err
 
 
 def test_export_loads_everywhere(folder, capsys):
@@ -59,7 +61,7 @@ def test_overwrite_removes_a_training_and_nothing_else(folder, capsys):
     arguments = ["train", "photos-small", "--data", "photos", *QUICK, "-o", "run", "--quiet"]
     assert main(arguments) == 0
     assert main(arguments) == 2
-    assert "run is not empty: use --resume" in capsys.readouterr().err
+    assert "run holds a training: use --resume" in capsys.readouterr().err
     assert main([*arguments, "--overwrite"]) == 0
     arguments[arguments.index("run")] = "photos"
     assert main([*arguments, "--overwrite"]) == 2
@@ -78,10 +80,15 @@ def test_overwrite_removes_a_training_and_nothing_else(folder, capsys):
         (["-o", "r", "--resume"], "a configuration is needed"),
         (["photos-small", "--data", "photos", "-o", "r", "--set", "optimizer.lr=1"], "unknown setting optimizer.lr"),
         (["photos-small", "--data", "photos", "-o", "r", "--export", "w.txt"], "w.txt: weights of type '.txt'"),
-        (["photos-small", "--data", "photos", "-o", "r", "--set", "compute.device=abc"], "abc can't be used"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "compute.device=abc"], "compute.device must be auto"),
         (["photos-small", "--data", "photos", "-o", "r", "--set", "model.init=gone"], "gone"),
         (["photos-small", "--data", "photos", "-o", "photos"], "photos is not empty"),
         (["photos-small", "--data", "photos", "-o", "photos/0.png"], "photos/0.png is no folder"),
+        (["photos-small", "--data", "photos", "-o", "photos/0.png", "--resume"], "photos/0.png is no folder"),
+        (["photos-small", "--data", "photos", "-o", "photos/0.png/run"], "photos/0.png/run can't be used"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "preset=paper"], "preset can't be set"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "compute.device=mps"], "compute.device must be auto"),
+        (["photos-small", "--data", "photos", "-o", "r", "--set", "compute.device=cuda:99"], "needs GPU 99"),
     ],
 )
 def test_what_is_impossible_is_said_in_one_line(folder, arguments, reason, capsys):

@@ -129,6 +129,8 @@ def test_defaults_are_for_all_sources_of_a_kind(tmp_path):
     config = read_config(path, ["photos:a", "scenes:b", "photos:c"], ["source.0.rotation=5.0"])
     assert [getattr(source.options, "flip", None) for source in config.source] == [0.25, None, 0.25]
     assert [config.source[i].options.rotation for i in (0, 2)] == [5.0, 3.0]
+    config = read_config(path, ["photos:a"], ["defaults.photos.rotation=7.0"])
+    assert config.source[0].options.rotation == 7.0
     path.write_text("[defaults.photos]\nflop = 0.25\n")
     with pytest.raises(SettingsError, match=r"unknown setting defaults\.photos\.flop; did you mean"):
         read_config(path)

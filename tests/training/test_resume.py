@@ -12,10 +12,13 @@ import time
 import pytest
 import torch
 from making import make_config, make_photos
+from safetensors.torch import load_file
 
 from disk_ops.io.output import OutputError
 from disk_ops.training.config import config_to_toml
+from disk_ops.training.folder import locked, stored_config
 from disk_ops.training.run import train
+from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import load_checkpoint
 
 
@@ -45,7 +48,10 @@ def assert_same_end(first, second):
         elif not name.startswith(".config."):
             assert value == other[name], name
     for name in ("best.safetensors", "last.safetensors"):
-        assert ((first / name).exists()) == ((second / name).exists())
+        assert (first / name).exists() == (second / name).exists()
+        if (first / name).exists():
+            weights, others = load_file(first / name), load_file(second / name)
+            assert all(torch.equal(value, others[key]) for key, value in weights.items()), name
 
 
 def rows(folder, name="history.csv"):
@@ -76,6 +82,7 @@ def test_killed_at_any_moment(photos, tmp_path):
         process = subprocess.Popen(command(photos, folder, config))
         wait_for(lambda moment=moment: (folder / "checkpoints" / f"step-{moment:09}.pt").exists(), process)
         time.sleep(0.05 * (moment % 4))
+        assert process.poll() is None, "it was over before it could be killed"
         process.kill()
         process.wait()
     finished = subprocess.run(command(photos, folder, config), capture_output=True, text=True, check=False)
@@ -85,7 +92,8 @@ def test_killed_at_any_moment(photos, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_exits(photos, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "terminated"])
+def test_a_signal_saves_and_exits(photos, tmp_path, number):
     config = make_config(photos, steps=16, data={"workers": 1}, checkpoint={"every": 100}, validation={"every": 0})
     train(config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "stopped"
@@ -94,7 +102,7 @@ def test_ctrl_c_saves_and_exits(photos, tmp_path):
     )
     history = folder / "history.csv"
     wait_for(lambda: history.exists() and len(history.read_text().splitlines()) > 2, process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    os.killpg(process.pid, number)  # to the workers too, as a terminal does, or timeout and batch systems
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "--resume goes on" in errors and "Traceback" not in errors
@@ -107,7 +115,7 @@ def test_ctrl_c_saves_and_exits(photos, tmp_path):
 def test_steps_can_be_added(photos, tmp_path):
     train(make_config(photos, steps=8), tmp_path / "whole", quiet=True)
     train(make_config(photos, steps=4), tmp_path / "parts", quiet=True)
-    train(make_config(photos, steps=8), tmp_path / "parts", quiet=True, resume=True)
+    train(make_config(photos, steps=8), tmp_path / "parts", quiet=True, existing="resume")
     # The first part validated at its own end, step 4, which the whole did not.
     one, other = (load_checkpoint(tmp_path / name, pytest.fail)["detector"] for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -118,8 +126,36 @@ def test_resuming_a_finished_training_changes_nothing(photos, tmp_path):
     config = make_config(photos)
     train(config, tmp_path / "run", quiet=True)
     before = rows(tmp_path / "run")
-    assert train(config, tmp_path / "run", quiet=True, resume=True).finished
+    assert train(config, tmp_path / "run", quiet=True, existing="resume").finished
     assert rows(tmp_path / "run") == before
+
+
+def test_fewer_steps_than_were_done_are_refused(photos, tmp_path):
+    train(make_config(photos, steps=4, optimizer={"decay": "constant"}), tmp_path / "run", quiet=True)
+    with pytest.raises(SettingsError, match=r"steps is 2, but the training in .* has done 4"):
+        train(make_config(photos, steps=2), tmp_path / "run", quiet=True, existing="resume")
+
+
+def test_other_validation_begins_a_new_best(photos, tmp_path, capsys):
+    train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
+    config = make_config(photos, steps=6, validation={"n": 32})
+    outcome = train(config, tmp_path / "run", quiet=True, existing="resume")
+    assert "the best score so far doesn't count any more" in capsys.readouterr().err
+    with (tmp_path / "run" / "validation.csv").open() as file:
+        scores = {row["step"]: float(row["score"]) for row in csv.DictReader(file)}
+    assert outcome.best == pytest.approx(scores["6"], abs=1e-5)
+
+
+def test_settings_survive_a_damaged_file(photos, tmp_path):
+    train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "config.toml").write_text("")
+    assert stored_config(tmp_path / "run") == make_config(photos, steps=4)
+
+
+def test_one_process_at_a_time(photos, tmp_path):
+    train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
+    with locked(tmp_path / "run"), pytest.raises(OutputError, match="another process is training in"):
+        train(make_config(photos, steps=6), tmp_path / "run", quiet=True, existing="resume")
 
 
 @pytest.mark.parametrize(
@@ -133,11 +169,14 @@ def test_resuming_a_finished_training_changes_nothing(photos, tmp_path):
 def test_another_training_is_refused(photos, tmp_path, change, named):
     train(make_config(photos), tmp_path / "run", quiet=True)
     with pytest.raises(OutputError, match=f"other settings .*{named}"):
-        train(make_config(photos, **change), tmp_path / "run", quiet=True, resume=True)
+        train(make_config(photos, **change), tmp_path / "run", quiet=True, existing="resume")
 
 
 def test_what_does_not_change_the_result_may_differ(photos, tmp_path):
+    train(make_config(photos, steps=6), tmp_path / "whole", quiet=True)
     train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
     moved = photos.rename(photos.with_name("moved"))
     config = make_config(moved, steps=6, data={"workers": 1}, checkpoint={"every": 1, "log_every": 3})
-    assert train(config, tmp_path / "run", quiet=True, resume=True).finished
+    assert train(config, tmp_path / "run", quiet=True, existing="resume").finished
+    one, other = (load_checkpoint(tmp_path / name, pytest.fail)["detector"] for name in ("whole", "run"))
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -42,8 +42,11 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path):
     messages = []
     assert load_checkpoint(tmp_path, messages.append)["step"] == 1
     assert len(messages) == 1 and "step-000000002.pt can't be read" in messages[0]
+    assert kept(tmp_path) == ["step-000000001.pt", "step-000000002.damaged"]
+    save_checkpoint(tmp_path, 1, {}, keep=1)  # what is written now is kept, whatever else is there
+    assert load_checkpoint(tmp_path, pytest.fail)["step"] == 1
     (checkpoint_folder(tmp_path) / "step-000000001.pt").write_bytes(b"")
-    with pytest.raises(StateError, match="none of the 2 checkpoints"):
+    with pytest.raises(StateError, match="none of the 1 checkpoints"):
         load_checkpoint(tmp_path, messages.append)
 
 

@@ -193,9 +193,23 @@ def test_a_whole_training(photos, tmp_path):
 def test_a_folder_in_use_is_refused(photos, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    with pytest.raises(OutputError, match="is not empty"):
-        train(make_config(photos), tmp_path / "run", quiet=True)
+    for existing in ("refuse", "resume", "overwrite"):
+        with pytest.raises(OutputError, match="is not empty and holds no training"):
+            train(make_config(photos), tmp_path / "run", quiet=True, existing=existing)
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+
+
+def test_overwriting_keeps_what_is_not_of_the_training(photos, tmp_path):
+    train(make_config(photos, steps=2), tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    with pytest.raises(SettingsError):  # nothing is removed before all else is known to work
+        train(make_config(photos, model={"init": "gone"}), tmp_path / "run", quiet=True, existing="overwrite")
+    assert (tmp_path / "run" / "last.safetensors").exists()
+    init = {"init": str(tmp_path / "run" / "last.safetensors")}
+    train(make_config(photos, steps=3, model=init), tmp_path / "run", quiet=True, existing="overwrite")
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+    checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert checkpoints == ["step-000000002.pt", "step-000000003.pt"]
 
 
 def test_no_data_is_an_error(photos, tmp_path):

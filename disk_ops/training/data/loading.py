@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
 
@@ -41,11 +42,27 @@ def load_batches(
         worker_init_fn=_prepare_worker if workers else None,
         multiprocessing_context=_START if workers else None,
     )
-    for batch in loader:
+    with _ignored_signals():
+        iterator = iter(loader)
+    for batch in iterator:
         for loaded in batch:
             if isinstance(loaded, DataError):
                 raise loaded
         yield batch
+
+
+@contextlib.contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Processes that start meanwhile ignore Ctrl-C and SIGTERM, which reach all of a group: the training ends them."""
+    previous = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # outside of the main thread
+            previous[number] = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _Answers(Dataset[Loaded | DataError]):
@@ -80,6 +97,7 @@ def _as_list(samples: list[Loaded]) -> list[Loaded]:
 
 
 def _prepare_worker(number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the training ends the workers
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # torch has just set a handler of its own
+        signal.signal(ignored, signal.SIG_IGN)
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
