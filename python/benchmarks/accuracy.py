@@ -9,17 +9,14 @@ Mutual nearest neighbours of the best 2048 features per image, images with a lon
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from harness import ROOT, environment
+from harness import ROOT, environment, write_json
 from tqdm import tqdm
 
 from disk_ops import DISKDetector
@@ -132,7 +129,7 @@ def print_table(rows: list[Row]) -> None:
 
 
 def write(rows: list[Row], arguments: argparse.Namespace) -> None:
-    """Write the result with what it was measured on; to a temporary name first."""
+    """Write the result with what it was measured on."""
     content = {
         "benchmark": "accuracy",
         "command": command(arguments),
@@ -141,13 +138,7 @@ def write(rows: list[Row], arguments: argparse.Namespace) -> None:
         **environment(),
         "rows": rows,
     }
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=arguments.json.parent, suffix=".part", delete=False) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, arguments.json)
-    print(f"wrote {arguments.json}")
+    write_json(content, arguments.json)
 
 
 def command(arguments: argparse.Namespace) -> str:

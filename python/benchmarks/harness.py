@@ -112,13 +112,18 @@ def write(rows: list[Row], arguments: argparse.Namespace, benchmark: str) -> Non
     if arguments.json is None:
         return
     content = {"benchmark": benchmark, "command": _command(arguments, benchmark), **environment(), "rows": rows}
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=arguments.json.parent, suffix=".part", delete=False) as file:
+    write_json(content, arguments.json)
+
+
+def write_json(content: dict[str, Any], path: Path) -> None:
+    """Write a result; to a temporary name first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
         json.dump(content, file, indent=1)
         file.write("\n")
     os.chmod(file.name, 0o644)
-    os.replace(file.name, arguments.json)
-    print(f"wrote {arguments.json}")
+    os.replace(file.name, path)
+    print(f"wrote {path}")
 
 
 def _command(arguments: argparse.Namespace, benchmark: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -69,7 +70,7 @@ NO_DEPTH = np.zeros((0, 0), np.float32)
 """``PosedImage.depth`` of an image without depth map."""
 
 
-class PosedSource:
+class PosedSource(ABC):
     """Base of the sources of posed images: a class defines how an image of a scene is read."""
 
     notes: tuple[str, ...] = ()
@@ -80,9 +81,9 @@ class PosedSource:
         self.cache = ImageCache(config.cache_mb)
         self._starts = np.cumsum([0] + [len(scene.tuples) for scene in scenes])
 
+    @abstractmethod
     def read(self, scene: int, image: int) -> PosedImage:
         """Read image number ``image`` of scene number ``scene`` in any size; raises `SampleError`."""
-        raise NotImplementedError
 
     def order(self, epoch: int, seed: int) -> np.ndarray:
         """Items ``[N]`` of a pass: of each scene at most ``tuples_per_scene`` of its tuples."""
