@@ -17,10 +17,11 @@ from disk_ops.programs.common import (
     quiet_opencv,
 )
 from disk_ops.training.config import TrainingConfig, config_to_toml, presets, read_config
+from disk_ops.training.data.loading import AHEAD
 from disk_ops.training.data.opening import open_data
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import check_export, export_weights, read_record
-from disk_ops.training.folder import BEST, CONFIG, LAST, Existing, check_folder, stored_config
+from disk_ops.training.folder import BEST, CONFIG, LAST, Existing, check_folder, stored_config, write_config
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.memory import activation_bytes, keep_freed_memory
 from disk_ops.training.parallel import join
@@ -54,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.write_config)
         if arguments.write_config.exists() and not arguments.overwrite:
             raise UserError(f"{arguments.write_config} exists already: use --overwrite to replace it")
-        arguments.write_config.write_text(config_to_toml(config), encoding="utf-8")
+        write_config(config, arguments.write_config)
         print(f"wrote {arguments.write_config}")
         return OK
     if arguments.dry_run:
@@ -130,3 +131,7 @@ def _describe(config: TrainingConfig) -> None:
               f"{activations / frame.images / 2**30:.2f} GiB with images computed again one by one")  # fmt: skip
     else:
         print(f"#   {activations / 2**30:.2f} GiB for a sample's activations; gradients take about as much again")
+    loading = max(1, frame.workers)  # each has its own cache; early photos share theirs with the later
+    cached = loading * sum(source.options.cache_mb * 1e6 for source in config.source if source.use != "val")
+    ahead = frame.workers * AHEAD * frame.batch_size * frame.images * frame.width * frame.height * 4
+    print(f"#   up to {(cached + ahead) / 2**30:.2f} GiB for decoded images and for samples that are loaded ahead")

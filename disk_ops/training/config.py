@@ -224,15 +224,28 @@ def config_to_mapping(config: TrainingConfig) -> dict[str, Any]:
 
 
 def config_to_toml(config: TrainingConfig) -> str:
-    """The whole configuration as TOML, each setting with its comment."""
+    """The whole configuration as TOML, each setting with its comment; without data, what each kind can be told."""
     text = to_toml(dataclasses.replace(config, source=()))
     for source in config.source:
-        text += "\n# where the data comes from; the options of each kind are in the documentation\n[[source]]\n"
-        text += f'kind = "{source.kind}"  # one of {", ".join(KINDS)}\n'
-        text += f"weight = {source.weight}  # share of the samples, relative to the other sources\n"
-        text += f'use = "{source.use}"  # "train", "val" (validation) or "both", with a part held out for validation\n'
-        text += to_toml(source.options)
+        text += f"\n# where the data comes from\n{_source_to_toml(source)}"
+    if not config.source:
+        text += "\n# where the data comes from: fill in one or more of these\n"
+        defaults = _load(PRESETS / f"{config.preset}.toml").get("defaults", {}) if config.preset else {}
+        for kind in KINDS:
+            options: Any = from_mapping(KINDS[kind].config, defaults.get(kind, {}))
+            example = _source_to_toml(SourceConfig(kind, options))
+            text += "".join(f"# {line}\n" for line in example.splitlines()) + "#\n"
     return text
+
+
+def _source_to_toml(source: SourceConfig) -> str:
+    return (
+        "[[source]]\n"
+        f'kind = "{source.kind}"  # one of {", ".join(KINDS)}\n'
+        f"weight = {source.weight}  # share of the samples, relative to the other sources\n"
+        f'use = "{source.use}"  # "train", "val" (validation) or "both", with a part held out for validation\n'
+        f"{to_toml(source.options)}"
+    )
 
 
 def _read_toml(path_or_preset: str | Path) -> dict[str, Any]:

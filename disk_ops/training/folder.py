@@ -81,9 +81,8 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_config(config: TrainingConfig, folder: Path) -> None:
-    """Keep the settings for ``--resume``."""
-    path = folder / CONFIG
+def write_config(config: TrainingConfig, path: Path) -> None:
+    """Write all settings as TOML; the file appears when it is complete."""
     temporary = part_of(path)
     temporary.write_bytes(config_to_toml(config).encode("utf-8", "surrogateescape"))
     os.replace(temporary, path)

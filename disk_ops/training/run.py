@@ -6,13 +6,14 @@ import contextlib
 import multiprocessing
 import sys
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from disk_ops.training.config import TrainingConfig
 from disk_ops.training.data.loading import load_batches
 from disk_ops.training.data.opening import open_data
-from disk_ops.training.folder import LAST, Existing, check_folder, clear, locked, read_previous, write_config
+from disk_ops.training.folder import CONFIG, LAST, Existing, check_folder, clear, locked, read_previous, write_config
 from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.parallel import Group, join
 from disk_ops.training.state import StateError
@@ -57,12 +58,15 @@ def train(
         report(f"data.batch_size is {config.data.batch_size}, so only as many of the {group.size} processes have work")
     with contextlib.ExitStack() as stack:
         data = group.all_or_none(lambda: open_data(config, report))
-        previous = None
-        if group.is_main:
+
+        def take_folder() -> dict[str, Any] | None:
+            if not group.is_main:
+                return None
             check_folder(folder, existing)
             stack.enter_context(locked(folder))
-            previous = read_previous(config, folder, report) if existing == "resume" else None
-        previous = group.broadcast(previous)
+            return read_previous(config, folder, report) if existing == "resume" else None
+
+        previous = group.broadcast(group.all_or_none(take_folder))
         start = 0 if previous is None else previous["step"]
         samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
         validator = Validator(samples, n=config.validation.n, report=report) if data.validation else None
@@ -71,7 +75,7 @@ def train(
             if existing == "overwrite":
                 clear(folder)
             trainer.log = stack.enter_context(_open_log(config, folder, start, quiet))
-            write_config(config, folder)
+            write_config(config, folder / CONFIG)
         batches = load_batches(
             data.stages(config),
             config.data.batch_size,

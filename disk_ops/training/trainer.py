@@ -8,7 +8,6 @@ ends with the same weights, and one on several processes equals one process up t
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.features import evaluation_mode
 from disk_ops.features import SampledFeatures
 from disk_ops.training.config import TrainingConfig, config_to_mapping
-from disk_ops.training.data.mixture import Loaded
+from disk_ops.training.data.mixture import Broken, Loaded
 from disk_ops.training.export import export_weights, training_record
 from disk_ops.training.folder import BEST
 from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal
@@ -38,7 +37,7 @@ from disk_ops.training.state import save_checkpoint
 from disk_ops.training.supervision import PairRewards
 from disk_ops.training.validation import Validator
 
-_TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "cells", "images", "pairs", "stop", "bad")
+_TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "cells", "images", "pairs")
 _SAMPLING = 2  # stream of random numbers, beside those of the data
 
 
@@ -122,14 +121,16 @@ class Trainer:
         torch.manual_seed(config.seed + step)  # nothing here draws from it; a network of your own might
         self.optimizer.zero_grad(set_to_none=False)
         tally, bad = dict.fromkeys(_TALLY, 0.0), []
+        broken = [file for loaded in batch for file in loaded.broken if file.path not in self._reported]
         for loaded in batch:
             mine = self.backward(loaded, values)
             if not np.isfinite(mine["loss"]):
                 bad.append(loaded.sample.name)
             for name, value in mine.items():
                 tally[name] += value
-        tally["stop"], tally["bad"] = float(stop), float(len(bad))
-        tally = self._share(tally)
+        tally = self._share({**tally, "stop": float(stop), "bad": float(len(bad)), "broken": float(len(broken))})
+        if tally["broken"]:
+            self._report(broken)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.optimizer.clip or math.inf)
         usable = not tally["bad"] and bool(norm.isfinite())
         if not usable:
@@ -158,10 +159,6 @@ class Trainer:
     def backward(self, loaded: Loaded, values: Annealing) -> dict[str, float]:
         """Add the gradient of one sample's loss to that of the weights; return what the log shows of it."""
         config, sample = self.config, loaded.sample
-        for path, reason in loaded.broken:
-            if path not in self._reported:
-                self._reported.add(path)
-                self._note(f"{path} can't be used: {reason}")
         images = sample.images.to(self.group.device, non_blocking=True).float() / 255
         mask = sample.mask.to(self.group.device, non_blocking=True)
         features = self._sample_features(images, mask, loaded.position)
@@ -280,12 +277,12 @@ class Trainer:
         self.skipped = SkippedSteps(*content["skipped"])
         self.degeneration = Degeneration(content["degeneration"])
 
-    def _note(self, text: str) -> None:
-        """Tell the user, also from a process that writes no log."""
-        if self.group.is_main:
-            self.log.note(text)
-        else:
-            print(f"process {self.group.rank}: {text}", file=sys.stderr)
+    def _report(self, broken: Sequence[Broken]) -> None:
+        """Name the files that this process or another couldn't use, each once."""
+        for path, reason in (file for part in self.group.gather(list(broken)) for file in part):
+            if path not in self._reported:
+                self._reported.add(path)
+                self.log.note(f"{path} can't be used: {reason}")
 
 
 def _due(step: int, every: int) -> bool:

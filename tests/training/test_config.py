@@ -30,6 +30,18 @@ def test_preset_survives_its_own_toml(preset, tmp_path):
     assert config_from_mapping(config_to_mapping(config)) == config
 
 
+@pytest.mark.parametrize("preset", ["paper", "photos-small"])
+def test_without_data_the_toml_shows_what_each_kind_can_be_told(preset, tmp_path):
+    text = config_to_toml(read_config(preset))
+    head, examples = text.split("# where the data comes from: fill in one or more of these\n")
+    path = tmp_path / "config.toml"
+    path.write_text(head + "".join(f"{line[2:]}\n" for line in examples.splitlines()), encoding="utf-8")
+    config = read_config(path)
+    assert [source.kind for source in config.source] == list(KINDS)
+    [photos] = read_config(preset, ["photos:somewhere"]).source  # as the preset has them
+    assert dataclasses.replace(config.source[0].options, path="somewhere") == photos.options
+
+
 def test_paper_has_the_schedule_of_the_paper():
     config = read_config("paper")
     assert (config.data.width, config.data.height, config.data.images, config.data.batch_size) == (768, 768, 3, 2)

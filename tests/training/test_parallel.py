@@ -71,3 +71,16 @@ def test_an_error_on_one_process_ends_all(tmp_path):
     result = run_in_parallel(make_config(photos, steps=3, data={"batch_size": 1}), tmp_path / "two")
     assert result.returncode != 0
     assert "could be used" in result.stderr  # told by the one that has samples; the other waited for it
+
+
+@pytest.mark.slow
+def test_what_both_processes_meet_is_told_once_and_a_taken_folder_ends_both(tmp_path):
+    photos = make_photos(tmp_path / "photos")
+    (photos / "broken.png").write_bytes(b"no image")
+    source = [{"kind": "photos", "path": str(photos), "use": "train"}]
+    config = make_config(photos, steps=8, source=source, validation={"every": 0})  # each process meets it in each pass
+    first = run_in_parallel(config, tmp_path / "two")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("broken.png can't be used") == 1
+    second = run_in_parallel(config, tmp_path / "two")
+    assert second.returncode != 0 and "holds a training" in second.stderr

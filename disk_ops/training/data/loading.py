@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from disk_ops.training.data.mixture import Loaded
 from disk_ops.training.data.sample import DataError
 
-_AHEAD = 4  # steps that each worker prepares
+AHEAD = 4  # steps that each worker prepares
 # Not "fork": a copy of a process in which OpenCV, OpenMP or CUDA have run threads may wait for those forever. Nor
 # "forkserver": its workers don't notice that a training was killed, and stay.
 _START = "spawn"
@@ -38,7 +38,7 @@ def load_batches(
         num_workers=workers,
         collate_fn=_as_list,
         pin_memory=pin_memory,
-        prefetch_factor=_AHEAD if workers else None,
+        prefetch_factor=AHEAD if workers else None,
         worker_init_fn=_prepare_worker if workers else None,
         multiprocessing_context=_START if workers else None,
     )
