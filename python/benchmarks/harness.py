@@ -28,6 +28,7 @@ from torch.utils.benchmark import Timer
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "python" / "benchmarks" / "results"
 OURS = "disk_ops"
+ROUNDS = 5
 PACKAGES = ("disk_ops", "torch", "kornia", "opencv-python", "faiss-cpu", "numpy")
 Row = dict[str, Any]
 
@@ -37,7 +38,7 @@ def parse_arguments(description: str | None, default_json: str) -> argparse.Name
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--json", type=Path, help=f"where the result goes (default: {default_json} for the CPU)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of every implementation (default 5)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of every implementation ({ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it runs, not to quote")
     arguments = parser.parse_args()
     if arguments.json is None and arguments.device == "cpu" and not arguments.quick:
@@ -130,7 +131,8 @@ def _command(arguments: argparse.Namespace, benchmark: str) -> str:
     # Settings of glibc's allocator change what a call pays for its memory.
     settings = "".join(f"{name}={value} " for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_"))
     device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
-    return f"{settings}python python/benchmarks/{benchmark}.py{device}"
+    rounds = "" if arguments.rounds == ROUNDS else f" --rounds {arguments.rounds}"
+    return f"{settings}python python/benchmarks/{benchmark}.py{device}{rounds}"
 
 
 def environment() -> dict[str, Any]:
