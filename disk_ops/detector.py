@@ -16,7 +16,7 @@ from disk_ops._keypoints import draw_proposals, find_maxima
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
-from disk_ops.model import UNet
+from disk_ops.model import UNet, convolve_to_one
 from disk_ops.ops import describe
 
 
@@ -343,7 +343,7 @@ class DISKDetector(nn.Module):
             return heatmap[..., :height, :width], lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
         with torch.autocast(images.device.type, enabled=False):
             precise = activation.to(weight.dtype)
-            heatmap = F.conv2d(precise, weight[-1:], bias[-1:], padding="same")[..., :height, :width]
+            heatmap = convolve_to_one(precise, weight[-1:], bias[-1:])[..., :height, :width]
 
         def read(keypoints: Tensor) -> Tensor:
             with torch.autocast(images.device.type, enabled=False):

@@ -248,6 +248,24 @@ class UNet(nn.Module):
         return x, skips[fine], valids[fine], valids[fine + 1]
 
 
+def convolve_to_one(
+    x: Tensor,  # [B, C, H, W]
+    weight: Tensor,  # [1, C, k, k]
+    bias: Tensor,  # [1]
+) -> Tensor:  # [B, 1, H, W]
+    """A convolution (``padding="same"``, k odd) to a single channel.
+
+    On the CPU convolutions are made for many outputs; with one, and backward even more, they take ten times what the
+    multiplications need. There, all pixels are multiplied by all taps in one matrix product, and ``fold`` adds the
+    products where they belong.
+    """
+    size = weight.shape[-1]
+    if x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or x.dtype in (torch.float16, torch.bfloat16):
+        return F.conv2d(x, weight, bias, padding="same")
+    taps = weight.flip(-2, -1).reshape(x.shape[1], size * size).T.expand(len(x), -1, -1)
+    return F.fold(torch.bmm(taps, x.flatten(2)), x.shape[-2:], size, padding=size // 2) + bias
+
+
 def _valid_pyramid(
     valid: Tensor | None,  # [B, 1, H, W] bool
     levels: int,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from disk_ops.model import InstanceNorm, UNet
+from disk_ops.model import InstanceNorm, UNet, convolve_to_one
 
 
 @pytest.fixture
@@ -98,3 +98,17 @@ class TestUNet:
         smallest = on_canvas(-(-height // 16) * 16, -(-width // 16) * 16, 0.0)
         torch.testing.assert_close(on_canvas(80, 96, 0.7), smallest, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(on_canvas(64, 128, torch.nan), smallest, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_convolution_to_one_channel(device, size):
+    x, weight, bias = torch.rand(2, 6, 9, 12), torch.rand(1, 6, size, size) - 0.5, torch.rand(1)
+    inputs = [tensor.to(device, torch.float64).requires_grad_() for tensor in (x, weight, bias)]
+    output = convolve_to_one(*inputs)
+    expected = F.conv2d(*inputs, padding="same")
+    torch.testing.assert_close(output, expected)
+    towards = torch.rand_like(output)
+    for got, want in zip(
+        torch.autograd.grad(output, inputs, towards), torch.autograd.grad(expected, inputs, towards), strict=True
+    ):
+        torch.testing.assert_close(got, want)
