@@ -93,6 +93,16 @@ inline void check_describe(const at::Tensor& activation,   // [B, C, H, W]
               "keypoints must lie inside the image, which has no pixels: activation has shape ", activation.sizes());
 }
 
+// On the CPU, where looking costs nothing.
+inline void check_inside(const at::Tensor& keypoints, int64_t height, int64_t width) {  // [B, N, 2], contiguous
+  const int64_t* xy = keypoints.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < keypoints.numel() / 2; ++i)
+    TORCH_CHECK_VALUE(0 <= xy[2 * i] && xy[2 * i] < width && 0 <= xy[2 * i + 1] && xy[2 * i + 1] < height,
+                      "keypoints must lie inside the image of width ", width, " and height ", height, ", got (",
+                      xy[2 * i], ", ", xy[2 * i + 1], ") as number ", i % keypoints.size(1), " of image ",
+                      i / keypoints.size(1));
+}
+
 inline void check_describe_grad(const at::Tensor& grad,         // [B, N, D]
                                 const at::Tensor& activation,   // [B, C, H, W]
                                 const at::Tensor& weight,       // [D, C, k, k]

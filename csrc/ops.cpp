@@ -62,4 +62,15 @@ TORCH_LIBRARY(disk_ops, m) {
       "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
       " Tensor? mask) -> Tensor",
       tags);
+
+  m.def("block_norm(Tensor x, Tensor? skip, str resample) -> Tensor", tags);
+
+  m.def(
+      "block_convolution(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? norm, Tensor? slope,"
+      " str resample) -> Tensor",
+      tags);
+
+  m.def(
+      "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
+      tags);
 }

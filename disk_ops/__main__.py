@@ -80,7 +80,7 @@ def advice() -> list[str]:
     notes = []
     if not status.loaded:
         notes.append(f"{status.reason} {_library.UNTIL_THEN}")
-    elif torch.version.cuda and not all(_library.has_native_kernel(op, "CUDA") for op in _library.OPS):
+    elif torch.version.cuda and _library.missing_kernels("CUDA"):
         notes.append(
             "torch has CUDA but disk_ops was built without CUDA ops, so they run there as slower pure-PyTorch code: "
             f"with a CUDA {torch.version.cuda.split('.')[0]}.x toolkit (nvcc), "

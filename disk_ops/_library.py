@@ -50,8 +50,14 @@ SCHEMAS = (
     " -> (Tensor keypoints, Tensor accepted, Tensor logp)",
     "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
     " Tensor? mask) -> Tensor",
+    "block_norm(Tensor x, Tensor? skip, str resample) -> Tensor",
+    "block_convolution(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? norm, Tensor? slope,"
+    " str resample) -> Tensor",
+    "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
+# On other devices the network runs by PyTorch's own convolutions, and these aren't called.
+CPU_ONLY = ("block_norm", "block_convolution", "block_patches")
 
 
 class LibraryStatus(NamedTuple):
@@ -87,6 +93,12 @@ def library_status() -> LibraryStatus:
 def has_native_kernel(op: str, dispatch_key: str) -> bool:
     """Whether `op` has a compiled kernel for a dispatch key such as "CPU" or "CUDA"."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{op}", dispatch_key))
+
+
+def missing_kernels(dispatch_key: str) -> list[str]:
+    """The ops without a compiled kernel for "CPU" or "CUDA", of those that are called there."""
+    called = [op for op in OPS if dispatch_key == "CPU" or op not in CPU_ONLY]
+    return [op for op in called if not has_native_kernel(op, dispatch_key)]
 
 
 def _load_compiled(package: Path) -> LibraryStatus:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -333,14 +332,14 @@ class DISKDetector(nn.Module):
                 precision = torch.promote_types(images.dtype, torch.float32)
                 heatmap, dense = heatmap.to(precision), dense.to(precision)
             return heatmap, lambda keypoints: sample_descriptors(dense, keypoints)
-        activation = self.unet.features(*self._network_input(images, valid))
         weight, bias = self.unet.last_convolution.weight, self.unet.last_convolution.bias
         assert bias is not None
         self._check_channels(len(weight))
         height, width = images.shape[-2:]
         if autocast:
-            heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
-            return heatmap[..., :height, :width], lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
+            heatmap, reader = self.unet.heads(*self._network_input(images, valid))
+            return heatmap[..., :height, :width], reader
+        activation = self.unet.features(*self._network_input(images, valid))
         with torch.autocast(images.device.type, enabled=False):
             precise = activation.to(weight.dtype)
             heatmap = convolve_to_one(precise, weight[-1:], bias[-1:])[..., :height, :width]

@@ -7,11 +7,14 @@ Names of parameters and the empty slots between modules are those of the release
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from disk_ops.ops import block_convolution, block_norm, describe, describe_block
+from disk_ops.ops.blocks import Resample, has_kernel, takes
 
 DOWN_CHANNELS = (16, 32, 64, 64, 64)
 UP_CHANNELS = (64, 64, 64)  # and desc_dim + 1
@@ -71,6 +74,36 @@ class ConvBlock(nn.Sequential):
         x = self[3](self.activation(x, valid))
         return x if valid is None else torch.where(valid, x, 0)
 
+    @property
+    def slope(self) -> Tensor | None:
+        """Of negative values in PReLU; None without one."""
+        gate = self[1]
+        return gate.weight if type(gate) is nn.PReLU else None
+
+    def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
+        """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
+        convolution = self[3]
+        if type(convolution) is not nn.Conv2d or convolution.padding != "same" or convolution.bias is None:
+            return False
+        if convolution.kernel_size != (5, 5) or convolution.groups > 1 or convolution.dilation != (1, 1):
+            return False
+        if torch.is_autocast_enabled("cpu") or (self.slope is None) == self.gated:
+            return False
+        tensors = (convolution.weight, convolution.bias, self.slope)
+        return has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
+
+    def fused(
+        self,
+        x: Tensor,  # [B, C1, h, w]
+        skip: Tensor | None,  # [B, C2, H, W]
+        resample: Resample,
+    ) -> Tensor:  # [B, K, H, W]
+        """The block's output from an input that isn't resampled and joined yet, by :mod:`disk_ops.ops.blocks`."""
+        convolution = self[3]
+        assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
+        norm = block_norm(x, skip, resample) if self.gated else None
+        return block_convolution(x, convolution.weight, convolution.bias, skip, norm, self.slope, resample)
+
     def activation(
         self,
         x: Tensor,  # [B, C, H, W]
@@ -99,6 +132,9 @@ class DownBlock(nn.Sequential):
     ) -> Tensor:
         """Return the block's output; with ``valid``, pooling averages valid pixels only."""
         pooling, block = self
+        assert isinstance(block, ConvBlock)
+        if valid is None and share is None and block.fuses(x):
+            return block.fused(x, None, "pool" if block.gated else "none")
         x = pooling(x)
         if share is not None:
             x = x / share.to(x.dtype)
@@ -120,6 +156,8 @@ class UpBlock(nn.Module):
         coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
     ) -> Tensor:
         """Return the block's output; with ``valid``, interpolation weighs valid pixels only."""
+        if valid is None and coarse_valid is None and self.conv.fuses(x, skip):
+            return self.conv.fused(x, skip, "up")
         return self.conv(self.merge(x, skip, coarse_valid), valid)
 
     def merge(
@@ -229,6 +267,23 @@ class UNet(nn.Module):
         x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
         last = self._last_block
         return last.conv.activation(last.merge(x, skip, coarse_valid), valid)
+
+    def heads(
+        self,
+        images: Tensor,  # [B, 3, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Return the heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]``."""
+        x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
+        last, (weight, bias) = self._last_block, (self.last_convolution.weight, self.last_convolution.bias)
+        assert bias is not None
+        if valid is None and last.conv.fuses(x, skip):
+            slope, norm = last.conv.slope, block_norm(x, skip, "up")
+            heatmap = block_convolution(x, weight[-1:], bias[-1:], skip, norm, slope, "up")
+            return heatmap, lambda xy: describe_block(x, weight[:-1], bias[:-1], xy, skip, norm, slope, "up")
+        activation = last.conv.activation(last.merge(x, skip, coarse_valid), valid)
+        heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
+        return heatmap, lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
 
     def _up_to_last_block(
         self,

@@ -136,6 +136,9 @@ def _two_nearest(
 
 
 # The twins of other ops. Here at the end, because this is where ops are looked up.
+from disk_ops.reference_blocks import block_convolution as block_convolution  # noqa: E402
+from disk_ops.reference_blocks import block_norm as block_norm  # noqa: E402
+from disk_ops.reference_blocks import block_patches as block_patches  # noqa: E402
 from disk_ops.reference_describe import _describe_backward as _describe_backward  # noqa: E402
 from disk_ops.reference_describe import describe as describe  # noqa: E402
 from disk_ops.reference_reward import _match_backward as _match_backward  # noqa: E402

@@ -37,10 +37,7 @@ def problems(archs: str) -> list[str]:
     found = [] if status.loaded else [f"the compiled library is not in use: {status.reason}"]
     if not torch.version.cuda:
         found.append(f"torch {torch.__version__} is not a CUDA build")
-    for op in _library.OPS:
-        for key in ("CPU", "CUDA"):
-            if not _library.has_native_kernel(op, key):
-                found.append(f"op {op} has no {key} kernel")
+    found += [f"op {op} has no {key} kernel" for key in ("CPU", "CUDA") for op in _library.missing_kernels(key)]
     if archs and info.get("archs") != archs:
         found.append(f"built for architectures {info.get('archs')}, not for {archs}")
     if status.loaded and archs:

@@ -71,15 +71,6 @@ struct Window {  // the part of the convolution's window around (x, y) that lies
   int64_t x, y, left, right, top, bottom;
 };
 
-void check_inside(const at::Tensor& keypoints, int64_t height, int64_t width) {  // [B, N, 2], contiguous
-  const int64_t* xy = keypoints.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < keypoints.numel() / 2; ++i)
-    TORCH_CHECK_VALUE(0 <= xy[2 * i] && xy[2 * i] < width && 0 <= xy[2 * i + 1] && xy[2 * i + 1] < height,
-                      "keypoints must lie inside the image of width ", width, " and height ", height, ", got (",
-                      xy[2 * i], ", ", xy[2 * i + 1], ") as number ", i % keypoints.size(1), " of image ",
-                      i / keypoints.size(1));
-}
-
 // Calls visit(place in the patch, element of the map) for each channel of a slice and pixel of a window. The order in
 // the patch is that of the map in memory: pixels then channels if channels lie closest, else channels then pixels.
 template <typename scalar, typename Visit>

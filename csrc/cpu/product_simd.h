@@ -22,6 +22,14 @@ struct Tile : Lanes<real> {
       int64_t column_depth_step, int64_t depth, Vector (&sum)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = Vector{};
+    multiply_add(rows, row_step, row_depth_step, columns, column_depth_step, depth, sum);
+  }
+
+  // The same, added to what is there.
+  static inline __attribute__((always_inline)) void multiply_add(const real* rows, int64_t row_step,
+                                                                 int64_t row_depth_step, const real* columns,
+                                                                 int64_t column_depth_step, int64_t depth,
+                                                                 Vector (&sum)[kRows][kVectors]) {
     for (int64_t k = 0; k < depth; ++k) {
       const Vector column0 = load(columns + k * column_depth_step);
       const Vector column1 = load(columns + k * column_depth_step + kLanes);

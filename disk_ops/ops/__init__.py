@@ -1,5 +1,6 @@
 """The ops: functions on tensors, each with CPU and CUDA kernels, a reference twin, a fake kernel and autograd."""
 
+from disk_ops.ops.blocks import block_convolution, block_norm, block_patches, describe_block
 from disk_ops.ops.describe import describe
 from disk_ops.ops.match import (
     ExpectedReward,
@@ -19,7 +20,11 @@ __all__ = [
     "LocalMaxima",
     "MatchGeometry",
     "NearestNeighbors",
+    "block_convolution",
+    "block_norm",
+    "block_patches",
     "describe",
+    "describe_block",
     "distance_matrix",
     "expected_reward",
     "match_statistics",

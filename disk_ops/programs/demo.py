@@ -74,8 +74,6 @@ def _print(label: str, text: str) -> None:
 
 def _backend(device: torch.device) -> str:
     status = _library.library_status()
-    kind = (
-        "native" if all(_library.has_native_kernel(op, device.type.upper()) for op in _library.OPS) else "pure-PyTorch"
-    )
+    kind = "pure-PyTorch" if _library.missing_kernels(device.type.upper()) else "native"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     return f"{device} ({name}), {kind} ops" + ("" if status.loaded else f" ({status.reason})")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from disk_ops import DISKDetector
 
-CASES = [(1, 480, 640), (1, 1024, 1024)]
+CASES = [(1, 480, 640), (1, 1024, 1024), (1, 1200, 1600)]
 FEATURES = 2048
 
 

@@ -1,0 +1,21 @@
+// What the convolution of a block of the U-Net reads: a tensor that is pooled or up-sampled, perhaps a skip, normalised
+// and gated. It is computed where it is needed and never stored.
+#pragma once
+
+#include <cstdint>
+
+namespace disk_ops {
+
+enum class Resample { kNone, kPool, kUp };
+
+struct BlockInput {  // of one image, channels last
+  const float* x;     // [x_height, x_width, x_channels]
+  const float* skip;  // [height, width, skip_channels]; null where skip_channels is 0
+  int64_t x_height, x_width, x_channels, skip_channels;
+  int64_t height, width;  // after pooling or up-sampling
+  const float* mean;      // [channels] of the norm, (value - mean) * factor; null: no norm
+  const float* factor;    // [channels]
+  const float* slope;     // [channels] of the gate, for negative values; null: no gate
+};
+
+}  // namespace disk_ops

@@ -1,0 +1,303 @@
+// block_norm, block_convolution and block_patches on the CPU: statistics, convolution and patches of an input that is
+// pooled or up-sampled, joined with a skip, normalised and gated where it is read, and never stored.
+//
+// Results don't depend on the number of threads: sums are made in parts of fixed size, added up in their order.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "../block_arguments.h"
+#include "block_input.h"
+#include "packing.h"
+
+namespace disk_ops {
+namespace {
+
+constexpr int64_t kTiles = 12;       // at a time; a multiple of every register tile's rows
+constexpr int64_t kMomentRows = 16;  // rows whose sums are added up in float64; even
+constexpr double kEpsilon = 1e-5;    // of the instance norm
+
+constexpr int64_t kStripRows = 16;   // of a direct convolution
+constexpr int64_t kOneRows = 32, kOneColumns = 64;  // pixels of a convolution to one output; even
+
+struct Image {  // any strides
+  const float* data;
+  int64_t channels, height, width, channel_step, row_step, column_step;
+};
+
+struct Convolution {
+  const float* weight;  // packed
+  const float* bias;    // [padded_outputs]
+  int64_t outputs, padded_outputs;
+};
+
+struct BlockKernel {
+  int64_t lanes, rows, columns;  // of a register tile
+  void (*sum_rows[3])(const BlockInput&, int64_t first, int64_t count, const float* pivot, double* sum,
+                      double* squares);
+  void (*convolve[3])(const BlockInput&, const Convolution&, int64_t first, int64_t count, float* scratch, float* out);
+  void (*convolve_to_one[3])(const BlockInput&, const float* weight, float bias, int64_t top, int64_t left,
+                             int64_t rows, int64_t columns, float* scratch, float* out);
+  void (*read_patch[3])(const BlockInput&, int64_t x, int64_t y, float* patch);
+  void (*transform_weight)(const float* weight, int64_t channels, int64_t channel, int64_t outputs,
+                           int64_t padded_outputs, float* packed);
+  void (*convolve_rows)(const Image&, const Convolution&, int64_t first, int64_t count, float* strip, float* out);
+};
+
+}  // namespace
+}  // namespace disk_ops
+
+#define DISK_KERNELS "blocks_simd.h"
+#include "instruction_sets.h"
+
+namespace disk_ops {
+namespace {
+
+// The kernels take so many channels at once, whatever the instruction set, so that all are right or all refuse.
+constexpr int64_t kMostLanes = 16;
+
+void check_lanes(const at::Tensor& x, const std::optional<at::Tensor>& skip) {
+  TORCH_CHECK_VALUE(x.size(1) % kMostLanes == 0, "x must have a multiple of ", kMostLanes, " channels, got ", x.sizes());
+  TORCH_CHECK_VALUE(!skip || skip->size(1) % kMostLanes == 0, "skip must have a multiple of ", kMostLanes,
+                    " channels, got ", skip ? skip->sizes() : at::IntArrayRef());
+}
+
+Resample resample_of(std::string_view name) {
+  return name == "pool" ? Resample::kPool : name == "up" ? Resample::kUp : Resample::kNone;
+}
+
+class Block {
+ public:
+  Block(const at::Tensor& x,                    // [B, C1, h, w]
+        const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
+        const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
+        const std::optional<at::Tensor>& slope,  // [C1 + C2]
+        std::string_view resample)
+      : x_(x.contiguous(at::MemoryFormat::ChannelsLast)), resample_(resample_of(resample)) {
+    if (skip) skip_ = skip->contiguous(at::MemoryFormat::ChannelsLast);
+    if (norm) norm_ = norm->contiguous();
+    if (slope) slope_ = slope->contiguous();
+    const int64_t h = x.size(2), w = x.size(3);
+    const auto [height, width] = block_size(x, resample);
+    first_ = {x_.const_data_ptr<float>(),
+              skip ? skip_.const_data_ptr<float>() : nullptr,
+              h,
+              w,
+              x.size(1),
+              skip ? skip->size(1) : 0,
+              height,
+              width,
+              nullptr,
+              nullptr,
+              slope ? slope_.const_data_ptr<float>() : nullptr};
+  }
+
+  int64_t images() const { return x_.size(0); }
+  int64_t channels() const { return first_.x_channels + first_.skip_channels; }
+  int64_t height() const { return first_.height; }
+  int64_t width() const { return first_.width; }
+  int resample() const { return static_cast<int>(resample_); }
+
+  BlockInput image(int64_t i) const {
+    BlockInput input = first_;
+    input.x += i * input.x_height * input.x_width * input.x_channels;
+    if (input.skip != nullptr) input.skip += i * input.height * input.width * input.skip_channels;
+    if (norm_.defined()) {
+      input.mean = norm_.const_data_ptr<float>() + i * channels();
+      input.factor = input.mean + images() * channels();
+    }
+    return input;
+  }
+
+ private:
+  at::Tensor x_, skip_, norm_, slope_;
+  Resample resample_;
+  BlockInput first_{};
+};
+
+at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
+                      const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
+                      std::string_view resample) {
+  check_block(x, skip, std::nullopt, std::nullopt, resample);
+  check_lanes(x, skip);
+  const Block block(x, skip, std::nullopt, std::nullopt, resample);
+  const BlockKernel kernel = choose_kernel<float>();
+  const int64_t channels = block.channels(), height = block.height();
+  const int64_t parts = (height + kMomentRows - 1) / kMomentRows;
+  auto result = at::empty({2, block.images(), channels}, x.options().memory_format(at::MemoryFormat::Contiguous));
+  float* const mean = result.mutable_data_ptr<float>();
+  float* const factor = mean + block.images() * channels;
+  const double pixels = static_cast<double>(height) * static_cast<double>(block.width());
+  std::vector<float> pivots(block.images() * channels);
+  std::vector<double> sums(block.images() * parts * 2 * channels);
+  const auto sum = kernel.sum_rows[block.resample()];
+  const std::vector<float> zeros(channels);
+  for (int64_t i = 0; i < block.images(); ++i) {  // near the mean, so that squares don't lose its digits
+    double* const middle = sums.data() + i * parts * 2 * channels;
+    sum(block.image(i), height / 4 * 2, 1, zeros.data(), middle, middle + channels);
+    for (int64_t c = 0; c < channels; ++c)
+      pivots[i * channels + c] = static_cast<float>(middle[c] / static_cast<double>(block.width()));
+    std::fill_n(middle, 2 * channels, 0.0);
+  }
+  at::parallel_for(0, block.images() * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t row = part % parts * kMomentRows;
+      double* const to = sums.data() + part * 2 * channels;
+      sum(block.image(part / parts), row, std::min(kMomentRows, height - row),
+          pivots.data() + part / parts * channels, to, to + channels);
+    }
+  });
+  for (int64_t i = 0; i < block.images(); ++i)
+    for (int64_t c = 0; c < channels; ++c) {
+      double total = 0, squares = 0;
+      for (int64_t part = i * parts; part < (i + 1) * parts; ++part) {
+        total += sums[part * 2 * channels + c];
+        squares += sums[(part * 2 + 1) * channels + c];
+      }
+      const double offset = total / pixels;
+      const double variance = std::max(0.0, squares / pixels - offset * offset);
+      mean[i * channels + c] = static_cast<float>(static_cast<double>(pivots[i * channels + c]) + offset);
+      factor[i * channels + c] = static_cast<float>(1 / std::sqrt(variance + kEpsilon));
+    }
+  return result;
+}
+
+at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+  const int64_t channels = block.channels(), outputs = weight.size(0);
+  const int64_t padded = round_up(outputs, kernel.columns);
+  std::vector<float> packed(64 * padded * channels), offsets(padded);
+  std::copy_n(bias.const_data_ptr<float>(), outputs, offsets.data());
+  at::parallel_for(0, channels, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c)
+      kernel.transform_weight(weight.const_data_ptr<float>(), channels, c, outputs, padded, packed.data());
+  });
+  auto result = at::empty({block.images(), outputs, block.height(), block.width()},
+                          weight.options().memory_format(at::MemoryFormat::ChannelsLast));
+  float* const out = result.mutable_data_ptr<float>();
+  const Convolution layer{packed.data(), offsets.data(), outputs, padded};
+  const int64_t tiles = ((block.height() + 3) / 4) * ((block.width() + 3) / 4);
+  const int64_t runs = (tiles + kTiles - 1) / kTiles;
+  const int64_t scratch_size = 64 * (kTiles * (channels + padded) + 32) + 8 * (4 * kTiles + 4) * kernel.lanes;
+  at::parallel_for(0, block.images() * runs, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(scratch_size);
+    for (int64_t run = begin; run < end; ++run) {
+      const int64_t image = run / runs, first = run % runs * kTiles;
+      kernel.convolve[block.resample()](block.image(image), layer, first, std::min(kTiles, tiles - first),
+                                        scratch.data(), out + image * outputs * block.height() * block.width());
+    }
+  });
+  return result;
+}
+
+at::Tensor to_one(const Block& block, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+  const int64_t channels = block.channels(), padded = round_up(25, kernel.columns);
+  std::vector<float> taps(channels * padded);
+  for (int64_t c = 0; c < channels; ++c) std::copy_n(weight.const_data_ptr<float>() + c * 25, 25, &taps[c * padded]);
+  auto result = at::empty({block.images(), 1, block.height(), block.width()}, weight.options());
+  float* const out = result.mutable_data_ptr<float>();
+  const float offset = *bias.const_data_ptr<float>();
+  const int64_t down = (block.height() + kOneRows - 1) / kOneRows, across = (block.width() + kOneColumns - 1) / kOneColumns;
+  const int64_t pixels = round_up(2 * (kOneColumns + 4), kernel.rows);
+  at::parallel_for(0, block.images() * down * across, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(pixels * (channels + padded) + kOneRows * kOneColumns);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t image = i / (down * across), top = i / across % down * kOneRows, left = i % across * kOneColumns;
+      kernel.convolve_to_one[block.resample()](block.image(image), taps.data(), offset, top, left,
+                                               std::min(kOneRows, block.height() - top),
+                                               std::min(kOneColumns, block.width() - left), scratch.data(),
+                                               out + image * block.height() * block.width());
+    }
+  });
+  return result;
+}
+
+at::Tensor direct(const at::Tensor& x, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+  const int64_t channels = x.size(1), height = x.size(2), width = x.size(3), outputs = weight.size(0);
+  const int64_t padded = round_up(outputs, kernel.columns), depth = 5 * channels;
+  std::vector<float> packed(25 * channels * padded), offsets(padded);
+  std::copy_n(bias.const_data_ptr<float>(), outputs, offsets.data());
+  const float* const filters = weight.const_data_ptr<float>();
+  for (int64_t k = 0; k < outputs; ++k)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t v = 0; v < 5; ++v)
+        for (int64_t u = 0; u < 5; ++u)
+          packed[((k / kernel.columns * 5 + v) * depth + u * channels + c) * kernel.columns + k % kernel.columns] =
+              filters[((k * channels + c) * 5 + v) * 5 + u];
+  auto result = at::empty({x.size(0), outputs, height, width}, x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  float* const out = result.mutable_data_ptr<float>();
+  const float* const from = x.const_data_ptr<float>();
+  const Convolution layer{packed.data(), offsets.data(), outputs, padded};
+  const int64_t strips = (height + kStripRows - 1) / kStripRows;
+  at::parallel_for(0, x.size(0) * strips, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> strip((kStripRows + 4) * (round_up(width, kernel.rows) + 4) * channels);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t image = i / strips, first = i % strips * kStripRows;
+      const Image view{from + image * x.stride(0), channels, height, width, x.stride(1), x.stride(2), x.stride(3)};
+      kernel.convolve_rows(view, layer, first, std::min(kStripRows, height - first), strip.data(),
+                           out + image * outputs * height * width);
+    }
+  });
+  return result;
+}
+
+at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, h, w]
+                             const at::Tensor& weight,               // [K, C1 + C2, 5, 5]
+                             const at::Tensor& bias,                 // [K]
+                             const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
+                             const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
+                             const std::optional<at::Tensor>& slope,  // [C1 + C2]
+                             std::string_view resample) {
+  check_block(x, skip, norm, slope, resample);
+  check_block_weight(x, skip, weight, bias);
+  const BlockKernel kernel = choose_kernel<float>();
+  const at::Tensor filters = weight.contiguous(), offsets = bias.contiguous();
+  const bool lanes = x.size(1) % kMostLanes == 0;
+  if (!norm && !slope && !skip && resample == "none" && !lanes && weight.size(0) > 1)
+    return direct(x, kernel, filters, offsets);
+  check_lanes(x, skip);
+  const Block block(x, skip, norm, slope, resample);
+  return weight.size(0) == 1 ? to_one(block, kernel, filters, offsets) : winograd(block, kernel, filters, offsets);
+}
+
+at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w]
+                         const at::Tensor& keypoints,            // [B, N, 2] int64 xy
+                         const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
+                         const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
+                         const std::optional<at::Tensor>& slope,  // [C1 + C2]
+                         std::string_view resample) {
+  check_block(x, skip, norm, slope, resample);
+  check_block_keypoints(x, keypoints);
+  check_lanes(x, skip);
+  const Block block(x, skip, norm, slope, resample);
+  const BlockKernel kernel = choose_kernel<float>();
+  const at::Tensor points = keypoints.contiguous();
+  check_inside(points, block.height(), block.width());
+  const int64_t number = points.size(1), size = 25 * block.channels();
+  auto result = at::empty({block.images() * number, block.channels(), 5, 5},
+                          x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  float* const out = result.mutable_data_ptr<float>();
+  const int64_t* const xy = points.const_data_ptr<int64_t>();
+  at::parallel_for(0, block.images() * number, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      kernel.read_patch[block.resample()](block.image(i / number), xy[2 * i], xy[2 * i + 1], out + i * size);
+  });
+  return result.view({block.images(), number, block.channels(), 5, 5});
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(disk_ops, CPU, m) {
+  m.impl("block_norm", &block_norm);
+  m.impl("block_convolution", &block_convolution);
+  m.impl("block_patches", &block_patches);
+}
+
+}  // namespace disk_ops

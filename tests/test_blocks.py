@@ -1,0 +1,272 @@
+"""disk_ops.ops.blocks: a block's input resampled, joined, normalised and gated where it is read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disk_ops import _library, reference_blocks
+from disk_ops.ops import block_convolution, block_norm, block_patches, describe_block
+
+native = pytest.mark.skipif(not _library.load().loaded, reason="no compiled library")
+
+
+class Case(NamedTuple):
+    """A block of the network, or one that is odd."""
+
+    x: tuple[int, int, int, int]
+    skip: int  # channels
+    outputs: int
+    resample: str
+
+
+CASES = {
+    "down": Case((2, 16, 64, 50), 0, 32, "pool"),
+    "down, odd size": Case((1, 32, 9, 15), 0, 64, "pool"),
+    "up": Case((2, 64, 17, 33), 32, 64, "up"),
+    "up without a skip": Case((1, 16, 5, 6), 0, 16, "up"),
+    "as it is": Case((1, 16, 9, 14), 16, 16, "none"),
+    "to one": Case((2, 64, 35, 37), 16, 1, "up"),
+    "to one, small": Case((1, 16, 3, 2), 0, 1, "none"),
+    "a row": Case((1, 16, 1, 40), 16, 16, "up"),
+    "a column": Case((1, 16, 70, 2), 0, 16, "pool"),
+    "smaller than a tile": Case((3, 16, 2, 2), 0, 48, "none"),
+}
+
+
+class Inputs(NamedTuple):
+    """Tensors of a case, in float64."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    skip: Tensor | None
+    slope: Tensor
+    resample: str
+
+    def norm(self) -> Tensor:
+        return reference_blocks.block_norm(self.x, self.skip, self.resample)
+
+    def activation(self) -> Tensor:
+        """The definition, by PyTorch's modules."""
+        x = self.x
+        if self.resample == "pool":
+            x = torch.nn.AvgPool2d(2)(x)
+        if self.resample == "up":
+            x = torch.nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)(x)
+        x = x if self.skip is None else torch.cat([x, self.skip], 1)
+        return F.prelu(F.instance_norm(x, eps=1e-5), self.slope)
+
+    def float(self) -> Inputs:
+        return Inputs(*(entry.float() if isinstance(entry, Tensor) else entry for entry in self))
+
+
+@pytest.fixture(params=CASES, ids=str)
+def inputs(request):
+    case = CASES[request.param]
+    rng = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    batch, channels, height, width = case.x
+    size = {"none": (height, width), "pool": (height // 2, width // 2), "up": (2 * height, 2 * width)}[case.resample]
+    skip = normal(batch, case.skip, *size) * 3 - 1 if case.skip else None
+    total = channels + case.skip
+    weight = normal(case.outputs, total, 5, 5) / (25 * total) ** 0.5  # outputs of unit size
+    # Means far from 0, as the raw outputs of convolutions have.
+    return Inputs(normal(*case.x) + 5, weight, normal(case.outputs), skip, normal(total) / 4, case.resample)
+
+
+class TestBlockNorm:
+    def test_are_mean_and_deviation(self, inputs):
+        given = inputs.float()
+        exact, norm = inputs.norm(), block_norm(given.x, given.skip, given.resample)
+        torch.testing.assert_close(norm.double(), exact, rtol=2e-6, atol=2e-6)
+
+    def test_a_constant_channel_becomes_0(self):
+        x = torch.full((1, 16, 6, 6), 3.7)
+        patches = block_patches(x, torch.tensor([[[3, 3]]]), norm=block_norm(x))
+        assert not patches.any()
+
+    def test_far_from_0(self):
+        """The squares of values near 1000 would leave no digits of a deviation of 0.01."""
+        x = 1000 + 0.01 * torch.randn(1, 16, 50, 50, dtype=torch.float64)
+        x = x.float()
+        torch.testing.assert_close(
+            block_norm(x).double(), reference_blocks.block_norm(x.double(), None, "none"), rtol=1e-5, atol=0
+        )
+
+
+class TestBlockConvolution:
+    def test_smoke(self, inputs):
+        given = inputs.float()
+        norm = block_norm(given.x, given.skip, given.resample)
+        output = block_convolution(given.x, given.weight, given.bias, given.skip, norm, given.slope, given.resample)
+        assert output.dtype == torch.float32 and output.shape[1] == len(inputs.weight)
+
+    def test_is_the_convolution_of_the_activation(self, inputs):
+        """Within twice the rounding error that direct float32 convolutions have, and a little for lucky ones."""
+        if inputs.x.shape[0] * inputs.x.shape[2] * inputs.x.shape[3] == 1:
+            pytest.skip("instance norm of PyTorch refuses a single pixel")
+        given = inputs.float()
+        exact = F.conv2d(inputs.activation(), inputs.weight, inputs.bias, padding="same")
+        direct = F.conv2d(given.activation(), given.weight, given.bias, padding="same")
+        norm = block_norm(given.x, given.skip, given.resample)
+        output = block_convolution(given.x, given.weight, given.bias, given.skip, norm, given.slope, given.resample)
+        assert output.shape == exact.shape
+        error, usual = (float((result.double() - exact).abs().max()) for result in (output, direct))
+        assert error < 4 * usual + 4e-6, f"{error} against {usual} of direct convolution"
+
+    @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+    def test_of_an_image(self, channels, memory_format):
+        images = torch.rand(2, channels, 37, 23).to(memory_format=memory_format)
+        weight, bias = torch.randn(16, channels, 5, 5), torch.randn(16)
+        exact = F.conv2d(images.double(), weight.double(), bias.double(), padding="same")
+        torch.testing.assert_close(block_convolution(images, weight, bias).double(), exact, rtol=1e-5, atol=1e-5)
+        crop = images[:, :, 3:-4, 2:-5]  # not contiguous
+        torch.testing.assert_close(
+            block_convolution(crop, weight, bias), block_convolution(crop.contiguous(), weight, bias), rtol=0, atol=0
+        )
+
+    def test_does_not_depend_on_threads_and_batch(self):
+        x, weight, bias = torch.randn(3, 16, 40, 52), torch.randn(16, 16, 5, 5), torch.randn(16)
+        threads = torch.get_num_threads()
+        results = []
+        try:
+            for number in (1, 2, 3):
+                torch.set_num_threads(number)
+                results.append(block_convolution(x, weight, bias, norm=block_norm(x)))
+        finally:
+            torch.set_num_threads(threads)
+        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+        alone = torch.cat([block_convolution(image, weight, bias, norm=block_norm(image)) for image in x.split(1)])
+        torch.testing.assert_close(alone, results[0])
+
+    def test_nan_stays_where_it_is_read(self):
+        x = torch.randn(1, 16, 40, 40)
+        x[0, 3, 10, 10] = torch.nan
+        output = block_convolution(x, torch.randn(16, 16, 5, 5), torch.zeros(16))
+        assert output[0, :, 8:13, 8:13].isnan().all()
+        assert output[0, :, 20:, 20:].isfinite().all()
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_other_dtypes(self, dtype):
+        x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((1, 16, 8, 8), (16, 16, 5, 5), (16,)))
+        output = block_convolution(x, weight, bias, norm=block_norm(x, resample="pool"), resample="pool")
+        assert output.dtype == dtype and output.shape == (1, 16, 4, 4)
+
+    def test_other_sizes(self):
+        """Channels and kernels for which there are no compiled kernels."""
+        x, weight, bias = torch.randn(1, 5, 8, 8), torch.randn(7, 5, 3, 3), torch.randn(7)
+        expected = F.conv2d(F.avg_pool2d(x, 2), weight, bias, padding="same")
+        torch.testing.assert_close(block_convolution(x, weight, bias, resample="pool"), expected)
+
+    def test_gradcheck(self):
+        """With gradients it is PyTorch's own operations."""
+        x, skip, weight, bias, slope = (
+            torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+            for shape in ((1, 2, 3, 3), (1, 1, 6, 6), (2, 3, 5, 5), (2,), (3,))
+        )
+
+        def run(*tensors: Tensor) -> Tensor:
+            x, skip, weight, bias, slope = tensors
+            return block_convolution(x, weight, bias, skip, block_norm(x, skip, "up"), slope, "up")
+
+        assert torch.autograd.gradcheck(run, (x, skip, weight, bias, slope))
+        x = torch.randn(1, 16, 8, 8, requires_grad=True)
+        assert block_convolution(x, torch.randn(16, 16, 5, 5), torch.randn(16)).requires_grad
+
+    def test_dynamo(self):
+        x, weight, bias = torch.randn(1, 16, 12, 8), torch.randn(16, 16, 5, 5), torch.randn(16)
+
+        def run(x: Tensor) -> Tensor:
+            return block_convolution(x, weight, bias, norm=block_norm(x, resample="pool"), resample="pool")
+
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), run(x))
+
+    @native
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"resample": "down"}, "resample must be 'none', 'pool' or 'up', got 'down'"),
+            ({"x": torch.rand(1, 16, 8)}, r"x must have shape \[B, C, H, W\]"),
+            ({"x": torch.rand(1, 16, 1, 8), "resample": "pool"}, "x must leave at least one pixel"),
+            ({"x": torch.rand(1, 16, 8, 8).double()}, "x must be float32"),
+            ({"skip": torch.rand(1, 16, 8, 9)}, r"skip must have shape \[1, C, 8, 8\], got \[1, 16, 8, 9\]"),
+            ({"skip": torch.rand(1, 3, 8, 8), "weight": torch.rand(16, 19, 5, 5)}, "skip must have a multiple of 16"),
+            ({"norm": torch.rand(2, 1, 3)}, r"norm must have shape \[2, 1, 16\], got \[2, 1, 3\]"),
+            ({"slope": torch.rand(3)}, r"slope must have shape \[16\], got \[3\]"),
+            ({"weight": torch.rand(5, 16, 5, 5)}, "with K = 1 or a multiple of 16"),
+            ({"weight": torch.rand(16, 16, 3, 3)}, r"weight must have shape \[K, 16, 5, 5\]"),
+            ({"bias": torch.rand(3)}, r"bias must have shape \[16\], got \[3\]"),
+        ],
+    )
+    def test_exception(self, change, message):
+        """Of the op itself; the function takes what the op does not."""
+        arguments = {
+            "x": torch.rand(1, 16, 8, 8),
+            "weight": torch.rand(16, 16, 5, 5),
+            "bias": torch.rand(16),
+            "skip": None,
+            "norm": None,
+            "slope": None,
+            "resample": "none",
+            **change,
+        }
+        with pytest.raises((RuntimeError, ValueError), match=message):
+            torch.ops.disk_ops.block_convolution(*arguments.values())
+
+
+class TestBlockPatches:
+    def test_are_those_of_the_activation(self, inputs):
+        given = inputs.float()
+        norm = block_norm(given.x, given.skip, given.resample)
+        activation = given.activation() if given.x.shape[2:] != (1, 1) else None
+        height, width = activation.shape[2:]
+        corners = torch.tensor([(0, 0), (width - 1, height - 1), (width // 2, height // 2), (0, height - 1)])
+        keypoints = corners.expand(len(given.x), -1, -1)
+        patches = block_patches(given.x, keypoints, given.skip, norm, given.slope, given.resample)
+        padded = F.pad(activation, (2, 2, 2, 2))
+        for i, (x, y) in enumerate(corners.tolist()):
+            torch.testing.assert_close(patches[:, i], padded[:, :, y : y + 5, x : x + 5], rtol=1e-4, atol=1e-4)
+
+    @native
+    def test_exception(self):
+        with pytest.raises(
+            ValueError, match=r"keypoints must lie inside the image of width 8 and height 6, got \(8, 0\)"
+        ):
+            block_patches(torch.rand(1, 16, 6, 8), torch.tensor([[[8, 0]]]))
+        with pytest.raises(RuntimeError, match="keypoints must have shape"):
+            block_patches(torch.rand(1, 16, 6, 8), torch.zeros(2, 1, 2, dtype=torch.int64))
+
+    @pytest.mark.parametrize("number", [0, 1, 4097])
+    def test_descriptors(self, number):
+        x, weight, bias = torch.randn(2, 16, 6, 8), torch.randn(5, 16, 5, 5), torch.randn(5)
+        keypoints = torch.stack([torch.randint(0, 8, (2, number)), torch.randint(0, 6, (2, number))], -1)
+        descriptors = describe_block(x, weight, bias, keypoints, norm=block_norm(x))
+        dense = F.normalize(F.conv2d(F.instance_norm(x), weight, bias, padding="same"), dim=1)
+        expected = torch.stack([dense[b][:, xy[:, 1], xy[:, 0]].T for b, xy in enumerate(keypoints)])
+        torch.testing.assert_close(descriptors, expected, rtol=1e-5, atol=1e-5)
+
+
+@native
+@pytest.mark.parametrize("op", ["norm", "convolution", "patches"])
+def test_opcheck(op):
+    x, skip, norm, slope = torch.rand(1, 16, 4, 4), torch.rand(1, 16, 8, 8), torch.rand(2, 1, 32), torch.rand(32)
+    with torch.no_grad():
+        if op == "norm":
+            torch.library.opcheck(torch.ops.disk_ops.block_norm.default, (x, skip, "up"))
+        elif op == "convolution":
+            arguments = (x, torch.rand(16, 32, 5, 5), torch.rand(16), skip, norm, slope, "up")
+            torch.library.opcheck(torch.ops.disk_ops.block_convolution.default, arguments)
+        else:
+            arguments = (x, torch.tensor([[[0, 7], [3, 3]]]), skip, norm, slope, "up")
+            torch.library.opcheck(torch.ops.disk_ops.block_patches.default, arguments)
