@@ -32,8 +32,8 @@ class DISKDetector(nn.Module):
     instead of in raster order, and :meth:`from_pretrained` downloads nothing. Like kornia, it leaves out the outermost
     ``window_size // 2`` pixels; ``border=0`` keeps them.
 
-    Gradients reach the scores and descriptors (and the weights); use ``torch.inference_mode()`` where they aren't
-    needed.
+    Gradients reach the scores and descriptors (and the weights). Where they aren't needed use
+    ``torch.inference_mode()``: on the CPU, float32 images then take the fast network of :mod:`disk_ops.ops.blocks`.
 
     Args:
         desc_dim: descriptor dimension.

@@ -182,6 +182,18 @@ class TestBlockConvolution:
         x = torch.randn(1, 16, 8, 8, requires_grad=True)
         assert block_convolution(x, torch.randn(16, 16, 5, 5), torch.randn(16)).requires_grad
 
+    def test_forward_derivative(self):
+        x, towards = torch.randn(1, 16, 12, 8), torch.randn(1, 16, 12, 8)
+        weight, bias = torch.randn(16, 16, 5, 5), torch.randn(16)
+
+        def run(x: Tensor) -> Tensor:
+            norm = block_norm(x, resample="pool")
+            return block_convolution(x, weight.to(x.dtype), bias.to(x.dtype), norm=norm, resample="pool")
+
+        _, derivative = torch.func.jvp(run, (x,), (towards,))
+        _, exact = torch.func.jvp(run, (x.double(),), (towards.double(),))
+        torch.testing.assert_close(derivative.double(), exact, rtol=1e-4, atol=1e-4)
+
     def test_dynamo(self):
         x, weight, bias = torch.randn(1, 16, 12, 8), torch.randn(16, 16, 5, 5), torch.randn(16)
 

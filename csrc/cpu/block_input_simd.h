@@ -92,6 +92,37 @@ struct Input : Lanes<float> {
   }
 };
 
+// Adds the sums over one or two rows of an up-sampled channel, each value less `offset`, and of their squares. Along a
+// row neighbours a, b of the coarse image become 3/4 a + 1/4 b and 1/4 a + 3/4 b, whose squares are 5/8 (a² + b²) +
+// 3/4 ab together, and both ends are copied once more: so each coarse pixel is looked at once, not twice.
+inline void sum_up_rows(const BlockInput& in, int64_t row, bool both, int64_t channel, Input::Vector offset,
+                        Input::Vector& sum, Input::Vector& squares) {
+  using Vector = Input::Vector;
+  const auto line = [&](int64_t position) {
+    return in.x + Input::Between::clamp(position, in.x_height) * in.x_width * in.x_channels + channel;
+  };
+  const float* const above = line((row >> 1) - 1);
+  const float* const middle = line(row >> 1);
+  const float* const below = line((row >> 1) + 1);
+  Vector pixels{}, pixel_squares{}, end_squares{}, products{}, last[2] = {};
+  for (int64_t column = 0; column < in.x_width; ++column) {
+    const int64_t place = column * in.x_channels;
+    const Vector near = Input::load(middle + place) - offset;
+    const Vector first = Input::blend(near, Input::load(above + place) - offset);
+    const Vector second = both ? Input::blend(near, Input::load(below + place) - offset) : Vector{};
+    const Vector both_squares = first * first + second * second;
+    pixels += first + second;
+    pixel_squares += both_squares;
+    products += first * last[0] + second * last[1];
+    if (column == 0) end_squares += both_squares;
+    if (column == in.x_width - 1) end_squares += both_squares;
+    last[0] = first;
+    last[1] = second;
+  }
+  sum += pixels * 2.0f;
+  squares += pixel_squares * 1.25f + end_squares * 0.375f + products * 0.75f;
+}
+
 // Sums over rows [first, first + count) of an input, each value less the channel's pivot, and of their squares.
 template <Resample resample>
 void sum_rows(const BlockInput& in, int64_t first, int64_t count, const float* pivot,  // [channels]
@@ -103,7 +134,9 @@ void sum_rows(const BlockInput& in, int64_t first, int64_t count, const float* p
     for (int64_t row = first; row < first + count; row += 2) {  // `first` is even
       const bool both = row + 1 < first + count;
       Vector total{}, total_squares{};
-      for (int64_t column = 0; column < in.width; ++column) {
+      const bool up = resample == Resample::kUp && channel < in.x_channels;
+      if (up) sum_up_rows(in, row, both, channel, offset, total, total_squares);
+      for (int64_t column = 0; column < (up ? 0 : in.width); ++column) {
         Vector value[2];
         if (channel < in.x_channels)
           Input::load_column<resample>(in, row, column, channel, value);

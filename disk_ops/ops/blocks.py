@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from disk_ops import _library, reference_blocks
 
@@ -166,9 +167,15 @@ def takes(*tensors: Tensor | None) -> bool:
         tensor.dtype == torch.float32
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad and torch.is_grad_enabled())
+        and not _has_tangent(tensor)
         for tensor in tensors
         if tensor is not None
     )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a derivative is being carried forward with it."""
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _fake_norm(x: Tensor, skip: Tensor | None, resample: str) -> Tensor:

@@ -68,12 +68,18 @@ def accuracies(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def profile(rows: list[dict[str, Any]]) -> list[str]:
-    """Parts of one thing."""
-    lines = ["| part | time | rate |", "|---|---|---|"]
+    """Parts of one thing; where it is known, beside the least time that each could take."""
+    floors = any("floor_ms" in row for row in rows)
+    lines = (
+        ["| part | time | at least | rate |", "|---|---|---|---|"]
+        if floors
+        else ["| part | time | rate |", "|---|---|---|"]
+    )
     for row in rows:
         time = milliseconds(row["ms"]) if "ms" in row else ""
-        rate = f"{row['gflops']:.0f} GFLOP/s" if "gflops" in row else ""
-        lines.append(f"| {row['what']} | {time} | {rate} |")
+        floor = f" {milliseconds(row['floor_ms']) if 'floor_ms' in row else ''} |" if floors else ""
+        rate = f"{row['gflops']:.0f} GFLOP/s" if "gflops" in row else f"{row['gbytes']} GB/s" if "gbytes" in row else ""
+        lines.append(f"| {row['what']} | {time} |{floor} {rate} |")
     return lines
 
 

@@ -59,7 +59,9 @@ def test_two_processes_are_one(tmp_path, batch_size):
     assert len(rows) == 2
     for row, other in rows:
         for name in ("loss", "reward", "matches", "keypoints", "correct", "grad_norm"):
-            assert float(other[name]) == pytest.approx(float(row[name]), rel=2e-3), name
+            # "correct" is a difference of float32 sums over their size: nothing below 1e-6 of it is known.
+            rounding = 1e-6 if name == "correct" else 0
+            assert float(other[name]) == pytest.approx(float(row[name]), rel=2e-3, abs=rounding), name
     assert ("have work" in result.stderr) == (batch_size == 1)
 
 
