@@ -58,9 +58,11 @@ def main() -> int:
         print(f"cuda-build: {problem}", file=sys.stderr)
     if not found:
         info = _library.library_status().build_info or {}
+        both = [op for op in _library.OPS if op not in _library.CPU_ONLY]
         print(
             f"cuda-build: disk_ops {disk_ops.__version__} with torch {torch.__version__}, CUDA {info.get('cuda')}, "
-            f"architectures {info.get('archs')}: CPU and CUDA kernels of {', '.join(_library.OPS)} are registered"
+            f"architectures {info.get('archs')}: CPU and CUDA kernels of {', '.join(both)}, and CPU kernels of "
+            f"{', '.join(_library.CPU_ONLY)} are registered"
         )
     return 1 if found else 0
 
