@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disk_ops.reference_describe import keypoints_inside
+
 EPSILON = 1e-5  # of the instance norm
 
 
@@ -43,7 +45,9 @@ def block_patches(
     resample: str,
 ) -> Tensor:  # [B, N, C1 + C2, 5, 5]
     """What a 5x5 convolution reads at keypoints; see :func:`disk_ops.ops.block_patches`."""
-    padded = F.pad(_activation(x, skip, norm, slope, resample), (2, 2, 2, 2))
+    activation = _activation(x, skip, norm, slope, resample)
+    keypoints = keypoints_inside(keypoints, *activation.shape[-2:])
+    padded = F.pad(activation, (2, 2, 2, 2))
     window = torch.arange(5, device=x.device)
     row = keypoints[..., 1, None, None] + window[:, None]  # [B, N, 5, 1]
     column = keypoints[..., 0, None, None] + window  # [B, N, 1, 5]

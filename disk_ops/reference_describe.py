@@ -66,16 +66,12 @@ def _convolution(
     return output
 
 
-def _window(
-    keypoints: Tensor,  # [B, N, 2]
+def keypoints_inside(
+    keypoints: Tensor,  # [B, N, 2] int64 xy
     height: int,
     width: int,
-    size: int,
-) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """For each pixel (v, u) of the window: its place in the image [B, N] for each keypoint, and whether it is inside.
-
-    Keypoints outside the image raise on the CPU. Elsewhere that would have to wait for the device: they are clamped.
-    """
+) -> Tensor:  # [B, N, 2]
+    """The keypoints; those outside the image raise on the CPU and are clamped elsewhere, see :func:`_window`."""
     if keypoints.numel() and not height * width:
         raise ValueError(f"keypoints must lie inside the image, which has {width} x {height} pixels")
     x, y = keypoints.unbind(-1)
@@ -87,7 +83,20 @@ def _window(
                 f"keypoints must lie inside the image of width {width} and height {height}, "
                 f"got {tuple(keypoints[image, number].tolist())} as number {number} of image {image}"
             )
-    x, y = x.clamp(0, max(width - 1, 0)), y.clamp(0, max(height - 1, 0))
+    return torch.stack([x.clamp(0, max(width - 1, 0)), y.clamp(0, max(height - 1, 0))], -1)
+
+
+def _window(
+    keypoints: Tensor,  # [B, N, 2]
+    height: int,
+    width: int,
+    size: int,
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """For each pixel (v, u) of the window: its place in the image [B, N] for each keypoint, and whether it is inside.
+
+    Keypoints outside the image raise on the CPU. Elsewhere that would have to wait for the device: they are clamped.
+    """
+    x, y = keypoints_inside(keypoints, height, width).unbind(-1)
     for v in range(size):
         for u in range(size):
             row, column = y + v - size // 2, x + u - size // 2
