@@ -70,6 +70,18 @@ TORCH_LIBRARY(disk_ops, m) {
       " str resample) -> Tensor",
       tags);
 
+  m.def("block_activation(Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor", tags);
+
+  m.def(
+      "_block_input_backward(Tensor grad, Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample)"
+      " -> (Tensor grad_x, Tensor grad_skip, Tensor grad_slope)",
+      tags);
+
+  m.def(
+      "_block_weight_backward(Tensor grad, Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample)"
+      " -> Tensor",
+      tags);
+
   m.def(
       "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
       tags);

@@ -53,11 +53,15 @@ SCHEMAS = (
     "block_norm(Tensor x, Tensor? skip, str resample) -> Tensor",
     "block_convolution(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? norm, Tensor? slope,"
     " str resample) -> Tensor",
+    "block_activation(Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
+    "_block_input_backward(Tensor grad, Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample)"
+    " -> (Tensor grad_x, Tensor grad_skip, Tensor grad_slope)",
+    "_block_weight_backward(Tensor grad, Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
     "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
 # On other devices the network runs by PyTorch's own convolutions, and these aren't called.
-CPU_ONLY = ("block_norm", "block_convolution", "block_patches")
+CPU_ONLY = tuple(op for op in OPS if op.startswith(("block_", "_block_")))
 
 
 class LibraryStatus(NamedTuple):

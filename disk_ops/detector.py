@@ -15,8 +15,8 @@ from disk_ops._keypoints import draw_proposals, find_maxima
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
-from disk_ops.model import UNet, convolve_to_one
-from disk_ops.ops import describe
+from disk_ops.model import UNet
+from disk_ops.ops import conv_block, describe
 
 
 class DISKDetector(nn.Module):
@@ -342,7 +342,7 @@ class DISKDetector(nn.Module):
         activation = self.unet.features(*self._network_input(images, valid))
         with torch.autocast(images.device.type, enabled=False):
             precise = activation.to(weight.dtype)
-            heatmap = convolve_to_one(precise, weight[-1:], bias[-1:])[..., :height, :width]
+            heatmap = conv_block(precise, weight[-1:], bias[-1:])[..., :height, :width]
 
         def read(keypoints: Tensor) -> Tensor:
             with torch.autocast(images.device.type, enabled=False):

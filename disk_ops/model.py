@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from disk_ops.ops import block_convolution, block_norm, describe, describe_block
-from disk_ops.ops.blocks import Resample, has_kernel, takes
+from disk_ops.ops import block_activation, block_convolution, block_norm, conv_block, describe, describe_block
+from disk_ops.ops.blocks import Resample, has_kernel, takes, wants_gradient
 
 DOWN_CHANNELS = (16, 32, 64, 64, 64)
 UP_CHANNELS = (64, 64, 64)  # and desc_dim + 1
@@ -101,8 +101,7 @@ class ConvBlock(nn.Sequential):
         """The block's output from an input that isn't resampled and joined yet, by :mod:`disk_ops.ops.blocks`."""
         convolution = self[3]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
-        norm = block_norm(x, skip, resample) if self.gated else None
-        return block_convolution(x, convolution.weight, convolution.bias, skip, norm, self.slope, resample)
+        return conv_block(x, convolution.weight, convolution.bias, skip, self.slope, resample)
 
     def activation(
         self,
@@ -159,6 +158,18 @@ class UpBlock(nn.Module):
         if valid is None and coarse_valid is None and self.conv.fuses(x, skip):
             return self.conv.fused(x, skip, "up")
         return self.conv(self.merge(x, skip, coarse_valid), valid)
+
+    def activation(
+        self,
+        x: Tensor,  # [B, C1, H, W]
+        skip: Tensor,  # [B, C2, 2H, 2W]
+        valid: Tensor | None = None,  # [B, 1, 2H, 2W] bool
+        coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> Tensor:
+        """Return what enters the convolution, ``[B, C1 + C2, 2H, 2W]``."""
+        if valid is None and coarse_valid is None and self.conv.fuses(x, skip):
+            return block_activation(x, skip, self.conv.slope, "up")
+        return self.conv.activation(self.merge(x, skip, coarse_valid), valid)
 
     def merge(
         self,
@@ -264,9 +275,7 @@ class UNet(nn.Module):
         ``unet(images)`` is ``unet.last_convolution(unet.features(images))``, with zeros outside ``valid`` where that is
         given. :func:`disk_ops.ops.describe` evaluates the convolution at keypoints only.
         """
-        x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
-        last = self._last_block
-        return last.conv.activation(last.merge(x, skip, coarse_valid), valid)
+        return self._last_block.activation(*self._up_to_last_block(images, valid))
 
     def heads(
         self,
@@ -277,11 +286,11 @@ class UNet(nn.Module):
         x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
         last, (weight, bias) = self._last_block, (self.last_convolution.weight, self.last_convolution.bias)
         assert bias is not None
-        if valid is None and last.conv.fuses(x, skip):
+        if valid is None and last.conv.fuses(x, skip) and not wants_gradient(x, skip, weight, bias, last.conv.slope):
             slope, norm = last.conv.slope, block_norm(x, skip, "up")
             heatmap = block_convolution(x, weight[-1:], bias[-1:], skip, norm, slope, "up")
             return heatmap, lambda xy: describe_block(x, weight[:-1], bias[:-1], xy, skip, norm, slope, "up")
-        activation = last.conv.activation(last.merge(x, skip, coarse_valid), valid)
+        activation = last.activation(x, skip, valid, coarse_valid)
         heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
         return heatmap, lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
 
@@ -301,24 +310,6 @@ class UNet(nn.Module):
             x = block(x, skips[fine], valids[fine], valids[fine + 1])
             fine -= 1
         return x, skips[fine], valids[fine], valids[fine + 1]
-
-
-def convolve_to_one(
-    x: Tensor,  # [B, C, H, W]
-    weight: Tensor,  # [1, C, k, k]
-    bias: Tensor,  # [1]
-) -> Tensor:  # [B, 1, H, W]
-    """A convolution (``padding="same"``, k odd) to a single channel.
-
-    On the CPU convolutions are made for many outputs; with one, and backward even more, they take ten times what the
-    multiplications need. There, all pixels are multiplied by all taps in one matrix product, and ``fold`` adds the
-    products where they belong.
-    """
-    size = weight.shape[-1]
-    if x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or x.dtype in (torch.float16, torch.bfloat16):
-        return F.conv2d(x, weight, bias, padding="same")
-    taps = weight.flip(-2, -1).reshape(x.shape[1], size * size).T.expand(len(x), -1, -1)
-    return F.fold(torch.bmm(taps, x.flatten(2)), x.shape[-2:], size, padding=size // 2) + bias
 
 
 def _valid_pyramid(

@@ -136,6 +136,9 @@ def _two_nearest(
 
 
 # The twins of other ops. Here at the end, because this is where ops are looked up.
+from disk_ops.reference_blocks import _block_input_backward as _block_input_backward  # noqa: E402
+from disk_ops.reference_blocks import _block_weight_backward as _block_weight_backward  # noqa: E402
+from disk_ops.reference_blocks import block_activation as block_activation  # noqa: E402
 from disk_ops.reference_blocks import block_convolution as block_convolution  # noqa: E402
 from disk_ops.reference_blocks import block_norm as block_norm  # noqa: E402
 from disk_ops.reference_blocks import block_patches as block_patches  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 from disk_ops.reference_describe import keypoints_inside
 
@@ -33,7 +34,7 @@ def block_convolution(
     resample: str,
 ) -> Tensor:  # [B, K, H, W]
     """The convolution of a block; see :func:`disk_ops.ops.block_convolution`."""
-    return F.conv2d(_activation(x, skip, norm, slope, resample), weight, bias, padding="same")
+    return F.conv2d(block_activation(x, skip, norm, slope, resample), weight, bias, padding="same")
 
 
 def block_patches(
@@ -45,7 +46,7 @@ def block_patches(
     resample: str,
 ) -> Tensor:  # [B, N, C1 + C2, 5, 5]
     """What a 5x5 convolution reads at keypoints; see :func:`disk_ops.ops.block_patches`."""
-    activation = _activation(x, skip, norm, slope, resample)
+    activation = block_activation(x, skip, norm, slope, resample)
     keypoints = keypoints_inside(keypoints, *activation.shape[-2:])
     padded = F.pad(activation, (2, 2, 2, 2))
     window = torch.arange(5, device=x.device)
@@ -53,6 +54,59 @@ def block_patches(
     column = keypoints[..., 0, None, None] + window  # [B, N, 1, 5]
     image = torch.arange(len(x), device=x.device)[:, None, None, None]
     return padded[image, :, row, column].movedim(-1, 2)
+
+
+def block_activation(
+    x: Tensor,  # [B, C1, h, w]
+    skip: Tensor | None,  # [B, C2, H, W]
+    norm: Tensor | None,  # [2, B, C1 + C2]
+    slope: Tensor | None,  # [C1 + C2]
+    resample: str,
+) -> Tensor:  # [B, C1 + C2, H, W]
+    """What the convolution of a block reads."""
+    value = _normalized(_joined(x, skip, resample), norm)
+    return value if slope is None else F.prelu(value, slope)
+
+
+def _block_input_backward(
+    grad: Tensor,  # [B, C1 + C2, H, W]
+    x: Tensor,  # [B, C1, h, w]
+    skip: Tensor | None,  # [B, C2, H, W]
+    norm: Tensor | None,  # [2, B, C1 + C2] of block_norm
+    slope: Tensor | None,  # [C1 + C2]
+    resample: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, skip and slope, through the norm's statistics too, from that of :func:`block_activation`."""
+    value = _normalized(_joined(x, skip, resample), norm)
+    grad_slope = grad.new_zeros(0)
+    if slope is not None:
+        grad_slope = torch.where(value > 0, 0, value * grad).sum((0, 2, 3))
+        grad = torch.where(value > 0, grad, grad * slope[:, None, None])
+    if norm is not None:
+        along = (grad * value).mean((2, 3), keepdim=True)
+        grad = (grad - grad.mean((2, 3), keepdim=True) - value * along) * norm[1, :, :, None, None]
+    channels, (height, width) = x.shape[1], grad.shape[2:]
+    grad_x, grad_skip = grad[:, :channels], grad.new_zeros(0) if skip is None else grad[:, channels:].clone()
+    if resample == "pool":
+        spread = F.interpolate(grad_x / 4, scale_factor=2, mode="nearest")
+        grad_x = F.pad(spread, (0, x.shape[3] - 2 * width, 0, x.shape[2] - 2 * height))
+    elif resample == "up":
+        grad_x = torch.ops.aten.upsample_bilinear2d_backward(grad_x, [height, width], x.shape, False, 2.0, 2.0)
+    return grad_x.clone(), grad_skip, grad_slope
+
+
+def _block_weight_backward(
+    grad: Tensor,  # [B, K, H, W]
+    x: Tensor,  # [B, C1, h, w]
+    skip: Tensor | None,  # [B, C2, H, W]
+    norm: Tensor | None,  # [2, B, C1 + C2]
+    slope: Tensor | None,  # [C1 + C2]
+    resample: str,
+) -> Tensor:  # [K, C1 + C2, 5, 5]
+    """The gradient of the weights of a 5x5 convolution of :func:`block_activation`."""
+    activation = block_activation(x, skip, norm, slope, resample)
+    size = (grad.shape[1], activation.shape[1], 5, 5)
+    return conv2d_weight(activation, size, grad, padding=2)
 
 
 def _joined(
@@ -69,15 +123,11 @@ def _joined(
     return x if skip is None else torch.cat([x, skip], 1)
 
 
-def _activation(
-    x: Tensor,  # [B, C1, h, w]
-    skip: Tensor | None,  # [B, C2, H, W]
-    norm: Tensor | None,  # [2, B, C1 + C2]
-    slope: Tensor | None,  # [C1 + C2]
-    resample: str,
-) -> Tensor:  # [B, C1 + C2, H, W]
-    joined = _joined(x, skip, resample)
-    if norm is not None:
-        mean, factor = norm[:, :, :, None, None]
-        joined = ((joined - mean) * factor).to(joined.dtype)
-    return joined if slope is None else F.prelu(joined, slope)
+def _normalized(
+    joined: Tensor,  # [B, C, H, W]
+    norm: Tensor | None,  # [2, B, C]
+) -> Tensor:  # [B, C, H, W]
+    if norm is None:
+        return joined
+    mean, factor = norm[:, :, :, None, None]
+    return ((joined - mean) * factor).to(joined.dtype)

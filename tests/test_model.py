@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from disk_ops.model import InstanceNorm, UNet, convolve_to_one
+from disk_ops.model import InstanceNorm, UNet
 
 
 @pytest.fixture
@@ -56,7 +56,10 @@ class TestUNet:
         ours.load_state_dict({name.removeprefix("unet."): value for name, value in kornia.state_dict().items()})
         assert [f"unet.{name}" for name in ours.state_dict()] == list(kornia.state_dict())
         images = torch.rand(2, 3, 64, 80, device=device)
-        torch.testing.assert_close(ours(images), kornia.unet(images), rtol=1e-5, atol=1e-5)
+        theirs, mine = kornia.unet(images), ours(images)
+        exact = kornia.unet.double()(images.double())
+        error, usual = (float((result.double() - exact).detach().abs().max()) for result in (mine, theirs))
+        assert error < 4 * usual, f"{error} against {usual} of kornia's"
 
     def test_exception(self):
         with pytest.raises(ValueError, match="down must have two entries more than up"):
@@ -100,15 +103,33 @@ class TestUNet:
         torch.testing.assert_close(on_canvas(64, 128, torch.nan), smallest, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 3, 5])
-def test_a_convolution_to_one_channel(device, size):
-    x, weight, bias = torch.rand(2, 6, 9, 12), torch.rand(1, 6, size, size) - 0.5, torch.rand(1)
-    inputs = [tensor.to(device, torch.float64).requires_grad_() for tensor in (x, weight, bias)]
-    output = convolve_to_one(*inputs)
-    expected = F.conv2d(*inputs, padding="same")
-    torch.testing.assert_close(output, expected)
-    towards = torch.rand_like(output)
-    for got, want in zip(
-        torch.autograd.grad(output, inputs, towards), torch.autograd.grad(expected, inputs, towards), strict=True
-    ):
-        torch.testing.assert_close(got, want)
+def test_gradients_are_those_of_kornia():
+    """Against float64, within ten times the rounding error of kornia's float32 layers: about 1e-5.
+
+    With slopes of 1: where PReLU has a kink, any rounding error may turn a gradient into another one.
+    """
+    torch.manual_seed(0)
+    images, towards = torch.rand(2, 3, 48, 64), torch.randn(2, 9, 48, 64, dtype=torch.float64)
+    kornia = pytest.importorskip("kornia.feature").DISK(desc_dim=8).unet
+    for name, parameter in kornia.named_parameters():
+        if name.endswith(".1.weight"):  # of PReLU
+            torch.nn.init.ones_(parameter)
+    ours = UNet(desc_dim=8)
+    ours.load_state_dict(kornia.state_dict())
+
+    def gradients(network):
+        network.zero_grad()
+        weights = {name: weight for name, weight in network.named_parameters() if not _cancelled(name)}
+        dtype = next(iter(weights.values())).dtype
+        output = network(images.to(dtype))
+        return dict(zip(weights, torch.autograd.grad(output, list(weights.values()), towards.to(dtype)), strict=True))
+
+    found, usual, exact = gradients(ours), gradients(kornia), gradients(kornia.double())
+    for name, gradient in exact.items():
+        error, bound = (float((each[name].double() - gradient).norm() / gradient.norm()) for each in (found, usual))
+        assert error < 10 * bound, f"{name}: {error} against {bound} of kornia's"
+
+
+def _cancelled(name: str) -> bool:
+    """Whether this is a bias that the norm of the next block subtracts again, so that its gradient is 0."""
+    return name.endswith("bias") and not name.startswith("path_up.3")

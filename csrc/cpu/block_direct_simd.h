@@ -73,6 +73,22 @@ void convolve_to_one(const BlockInput& in, const float* weight,  // [channels, p
     std::copy_n(sums + y * columns, columns, out + (top + y) * in.width + left);
 }
 
+// What the convolution reads in rows [first, first + count). `first` is even.
+template <Resample resample>
+void read_rows(const BlockInput& in, int64_t first, int64_t count, float* out) {  // [height, width, channels]
+  const int64_t channels = in.x_channels + in.skip_channels;
+  for (int64_t row = first; row < first + count; row += 2)
+    for (int64_t column = 0; column < in.width; ++column) {
+      float* const to = out + (row * in.width + column) * channels;
+      for (int64_t channel = 0; channel < channels; channel += Input::kLanes) {
+        Input::Vector value[2];
+        Input::activation_column<resample>(in, row, column, channel, value);
+        Input::store(to + channel, value[0]);
+        if (row + 1 < first + count) Input::store(to + in.width * channels + channel, value[1]);
+      }
+    }
+}
+
 // What the convolution reads around a pixel: [5, 5, channels].
 template <Resample resample>
 void read_patch(const BlockInput& in, int64_t x, int64_t y, float* patch) {

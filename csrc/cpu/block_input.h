@@ -18,4 +18,10 @@ struct BlockInput {  // of one image, channels last
   const float* slope;     // [channels] of the gate, for negative values; null: no gate
 };
 
+struct BlockGradient {  // of the loss, of one image, channels last
+  const float* output;  // [height, width, channels] at what the convolution reads
+  const float* mean;    // [channels] of the gradient before the gate, over the image; null: no norm
+  const float* along;   // [channels] of that times the normalised value
+};
+
 }  // namespace disk_ops

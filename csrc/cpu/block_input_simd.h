@@ -58,18 +58,21 @@ struct Input : Lanes<float> {
   }
 
   template <int kRows>
-  static inline __attribute__((always_inline)) void normalize_and_gate(const BlockInput& in, int64_t channel,
-                                                                       Vector (&value)[kRows]) {
-    if (in.mean != nullptr) {
-      const Vector mean = load(in.mean + channel), factor = load(in.factor + channel);
+  static inline __attribute__((always_inline)) void normalize(const BlockInput& in, int64_t channel,
+                                                              Vector (&value)[kRows]) {
+    if (in.mean == nullptr) return;
+    const Vector mean = load(in.mean + channel), factor = load(in.factor + channel);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) value[r] = (value[r] - mean) * factor;
-    }
-    if (in.slope != nullptr) {
-      const Vector slope = load(in.slope + channel);
+    for (int r = 0; r < kRows; ++r) value[r] = (value[r] - mean) * factor;
+  }
+
+  template <int kRows>
+  static inline __attribute__((always_inline)) void gate(const BlockInput& in, int64_t channel,
+                                                         Vector (&value)[kRows]) {
+    if (in.slope == nullptr) return;
+    const Vector slope = load(in.slope + channel);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) value[r] = value[r] > Vector{} ? value[r] : value[r] * slope;
-    }
+    for (int r = 0; r < kRows; ++r) value[r] = value[r] > Vector{} ? value[r] : value[r] * slope;
   }
 
   // What the convolution reads at kRows pixels one below the other; 0 outside the image. `row` is even.
@@ -85,7 +88,8 @@ struct Input : Lanes<float> {
       load_column<resample>(in, row, column, channel, value);
     else
       load_skip_column(in, row, column, channel - in.x_channels, value);
-    normalize_and_gate(in, channel, value);
+    normalize(in, channel, value);
+    gate(in, channel, value);
     if (row < 0 || row + kRows > in.height)
       for (int r = 0; r < kRows; ++r)
         if (row + r < 0 || row + r >= in.height) value[r] = Vector{};

@@ -1,5 +1,5 @@
-// block_norm, block_convolution and block_patches on the CPU: statistics, convolution and patches of an input that is
-// pooled or up-sampled, joined with a skip, normalised and gated where it is read, and never stored.
+// block_norm, block_convolution, block_activation and block_patches on the CPU: statistics, convolution, values and
+// patches of an input that is pooled or up-sampled, joined with a skip, normalised and gated where it is read.
 //
 // Results don't depend on the number of threads: sums are made in parts of fixed size, added up in their order.
 #include <ATen/Parallel.h>
@@ -14,8 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../block_arguments.h"
-#include "block_input.h"
+#include "block.h"
 #include "packing.h"
 
 namespace disk_ops {
@@ -25,7 +24,7 @@ constexpr int64_t kTiles = 12;       // at a time; a multiple of every register 
 constexpr int64_t kMomentRows = 16;  // rows whose sums are added up in float64; even
 constexpr double kEpsilon = 1e-5;    // of the instance norm
 
-constexpr int64_t kStripRows = 16;   // of a direct convolution
+constexpr int64_t kStripRows = 16;   // of a direct convolution and of an activation; even
 constexpr int64_t kOneRows = 32, kOneColumns = 64;  // pixels of a convolution to one output; even
 
 struct Image {  // any strides
@@ -46,9 +45,10 @@ struct BlockKernel {
   void (*convolve[3])(const BlockInput&, const Convolution&, int64_t first, int64_t count, float* scratch, float* out);
   void (*convolve_to_one[3])(const BlockInput&, const float* weight, float bias, int64_t top, int64_t left,
                              int64_t rows, int64_t columns, float* scratch, float* out);
+  void (*read_rows[3])(const BlockInput&, int64_t first, int64_t count, float* out);
   void (*read_patch[3])(const BlockInput&, int64_t x, int64_t y, float* patch);
-  void (*transform_weight)(const float* weight, int64_t channels, int64_t channel, int64_t outputs,
-                           int64_t padded_outputs, float* packed);
+  void (*pack_weight)(const float* weight, int64_t channels, int64_t channel, int64_t outputs, int64_t padded_outputs,
+                      float* packed);
   void (*convolve_rows)(const Image&, const Convolution&, int64_t first, int64_t count, float* strip, float* out);
 };
 
@@ -60,68 +60,6 @@ struct BlockKernel {
 
 namespace disk_ops {
 namespace {
-
-// The kernels take so many channels at once, whatever the instruction set, so that all are right or all refuse.
-constexpr int64_t kMostLanes = 16;
-
-void check_lanes(const at::Tensor& x, const std::optional<at::Tensor>& skip) {
-  TORCH_CHECK_VALUE(x.size(1) % kMostLanes == 0, "x must have a multiple of ", kMostLanes, " channels, got ", x.sizes());
-  TORCH_CHECK_VALUE(!skip || skip->size(1) % kMostLanes == 0, "skip must have a multiple of ", kMostLanes,
-                    " channels, got ", skip ? skip->sizes() : at::IntArrayRef());
-}
-
-Resample resample_of(std::string_view name) {
-  return name == "pool" ? Resample::kPool : name == "up" ? Resample::kUp : Resample::kNone;
-}
-
-class Block {
- public:
-  Block(const at::Tensor& x,                    // [B, C1, h, w]
-        const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
-        const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
-        const std::optional<at::Tensor>& slope,  // [C1 + C2]
-        std::string_view resample)
-      : x_(x.contiguous(at::MemoryFormat::ChannelsLast)), resample_(resample_of(resample)) {
-    if (skip) skip_ = skip->contiguous(at::MemoryFormat::ChannelsLast);
-    if (norm) norm_ = norm->contiguous();
-    if (slope) slope_ = slope->contiguous();
-    const int64_t h = x.size(2), w = x.size(3);
-    const auto [height, width] = block_size(x, resample);
-    first_ = {x_.const_data_ptr<float>(),
-              skip ? skip_.const_data_ptr<float>() : nullptr,
-              h,
-              w,
-              x.size(1),
-              skip ? skip->size(1) : 0,
-              height,
-              width,
-              nullptr,
-              nullptr,
-              slope ? slope_.const_data_ptr<float>() : nullptr};
-  }
-
-  int64_t images() const { return x_.size(0); }
-  int64_t channels() const { return first_.x_channels + first_.skip_channels; }
-  int64_t height() const { return first_.height; }
-  int64_t width() const { return first_.width; }
-  int resample() const { return static_cast<int>(resample_); }
-
-  BlockInput image(int64_t i) const {
-    BlockInput input = first_;
-    input.x += i * input.x_height * input.x_width * input.x_channels;
-    if (input.skip != nullptr) input.skip += i * input.height * input.width * input.skip_channels;
-    if (norm_.defined()) {
-      input.mean = norm_.const_data_ptr<float>() + i * channels();
-      input.factor = input.mean + images() * channels();
-    }
-    return input;
-  }
-
- private:
-  at::Tensor x_, skip_, norm_, slope_;
-  Resample resample_;
-  BlockInput first_{};
-};
 
 at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
                       const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
@@ -177,7 +115,7 @@ at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Ten
   std::copy_n(bias.const_data_ptr<float>(), outputs, offsets.data());
   at::parallel_for(0, channels, 8, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c)
-      kernel.transform_weight(weight.const_data_ptr<float>(), channels, c, outputs, padded, packed.data());
+      kernel.pack_weight(weight.const_data_ptr<float>(), channels, c, outputs, padded, packed.data());
   });
   auto result = at::empty({block.images(), outputs, block.height(), block.width()},
                           weight.options().memory_format(at::MemoryFormat::ChannelsLast));
@@ -267,6 +205,29 @@ at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, 
   return weight.size(0) == 1 ? to_one(block, kernel, filters, offsets) : winograd(block, kernel, filters, offsets);
 }
 
+at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h, w]
+                            const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
+                            const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
+                            const std::optional<at::Tensor>& slope,  // [C1 + C2]
+                            std::string_view resample) {
+  check_block(x, skip, norm, slope, resample);
+  check_lanes(x, skip);
+  const Block block(x, skip, norm, slope, resample);
+  const auto read_rows = choose_kernel<float>().read_rows[block.resample()];
+  const int64_t height = block.height(), size = height * block.width() * block.channels();
+  auto result = at::empty({block.images(), block.channels(), height, block.width()},
+                          x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  float* const out = result.mutable_data_ptr<float>();
+  const int64_t strips = (height + kStripRows - 1) / kStripRows;
+  at::parallel_for(0, block.images() * strips, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % strips * kStripRows;
+      read_rows(block.image(i / strips), first, std::min(kStripRows, height - first), out + i / strips * size);
+    }
+  });
+  return result;
+}
+
 at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w]
                          const at::Tensor& keypoints,            // [B, N, 2] int64 xy
                          const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
@@ -297,6 +258,7 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
 TORCH_LIBRARY_IMPL(disk_ops, CPU, m) {
   m.impl("block_norm", &block_norm);
   m.impl("block_convolution", &block_convolution);
+  m.impl("block_activation", &block_activation);
   m.impl("block_patches", &block_patches);
 }
 

@@ -1,6 +1,13 @@
 """The ops: functions on tensors, each with CPU and CUDA kernels, a reference twin, a fake kernel and autograd."""
 
-from disk_ops.ops.blocks import block_convolution, block_norm, block_patches, describe_block
+from disk_ops.ops.blocks import (
+    block_activation,
+    block_convolution,
+    block_norm,
+    block_patches,
+    conv_block,
+    describe_block,
+)
 from disk_ops.ops.describe import describe
 from disk_ops.ops.match import (
     ExpectedReward,
@@ -20,9 +27,11 @@ __all__ = [
     "LocalMaxima",
     "MatchGeometry",
     "NearestNeighbors",
+    "block_activation",
     "block_convolution",
     "block_norm",
     "block_patches",
+    "conv_block",
     "describe",
     "describe_block",
     "distance_matrix",

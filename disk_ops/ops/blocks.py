@@ -1,8 +1,9 @@
-"""The blocks of the U-Net for inference: what a convolution reads is computed where it is read and never stored.
+"""The blocks of the U-Net: what a convolution reads is computed where it is read and never stored.
 
 Between two convolutions of DISK lie pooling or bilinear up-sampling, the concatenation with a skip, instance norm and
 PReLU. Layer by layer, each of these writes a tensor and reads it again, which takes longer than its arithmetic. Here a
 first pass over the input gives the norm's statistics, and the convolution takes its tiles straight from the input.
+:func:`conv_block` is a whole block with its gradient; the others are its parts, for inference.
 """
 
 from __future__ import annotations
@@ -13,13 +14,90 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+import disk_ops.ops._block_fakes  # registers shapes  # noqa: F401
 from disk_ops import _library, reference_blocks
+from disk_ops.ops._block_autograd import LANES, BlockActivation, ConvBlock
 
 Resample = Literal["none", "pool", "up"]
-_LANES = 16  # channels come in multiples of this
 _SIZE = 5  # of the convolution
 _PATCHES = 4096  # keypoints whose patches are in memory at a time
 _NATIVE = _library.has_native_kernel("block_convolution", "CPU")
+
+
+def conv_block(
+    x: Tensor,  # [B, C1, h, w]
+    weight: Tensor,  # [K, C1 + C2, k, k]
+    bias: Tensor,  # [K]
+    skip: Tensor | None = None,  # [B, C2, H, W]
+    slope: Tensor | None = None,  # [C1 + C2]
+    resample: Resample = "none",
+) -> Tensor:  # [B, K, H, W]
+    r"""A whole block: its input resampled, joined with a skip, instance-normalised, gated by PReLU and convolved.
+
+    .. math:: \mathrm{conv}(\mathrm{PReLU}(\mathrm{norm}([\mathrm{resample}(x), \mathrm{skip}])))
+
+    with zeros outside the image (``padding="same"``). On the CPU, in float32, 5 x 5 convolutions are made by Winograd's
+    algorithm (:func:`block_convolution`), and so are both their gradients; of all that lies between input and output
+    nothing is kept for the gradient, which computes it again. Everything else runs as PyTorch's own operations.
+    Differentiable once; results and gradients depend neither on the number of threads nor on the run.
+
+    Args:
+        x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
+        weight: shape :math:`(K, C_1 + C_2, k, k)`.
+        bias: shape :math:`(K)`.
+        skip: joined after resampling, shape :math:`(B, C_2, H, W)`.
+        slope: of negative values in PReLU, shape :math:`(C_1 + C_2)`; ``None``: neither norm nor gate.
+        resample: ``"pool"``: average of 2 x 2 pixels, ``"up"``: twice the size, bilinear, corners not aligned.
+
+    Returns:
+        Shape :math:`(B, K, H, W)`.
+
+    Raises:
+        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+
+    Example:
+        >>> x, skip = torch.rand(1, 16, 4, 4), torch.rand(1, 16, 8, 8)
+        >>> conv_block(x, torch.rand(32, 32, 5, 5), torch.rand(32), skip, torch.rand(32), "up").shape
+        torch.Size([1, 32, 8, 8])
+    """
+    if not _convolves(x, weight, bias, skip, slope, resample):
+        activation = block_activation(x, skip, slope, resample)
+        return torch.nn.functional.conv2d(activation, weight, bias, padding="same")
+    if wants_gradient(x, weight, bias, skip, slope):
+        return ConvBlock.apply(x, skip, slope, resample, weight, bias)
+    norm = None if slope is None else block_norm(x, skip, resample)
+    return torch.ops.disk_ops.block_convolution(x, weight, bias, skip, norm, slope, resample)
+
+
+def block_activation(
+    x: Tensor,  # [B, C1, h, w]
+    skip: Tensor | None = None,  # [B, C2, H, W]
+    slope: Tensor | None = None,  # [C1 + C2]
+    resample: Resample = "none",
+) -> Tensor:  # [B, C1 + C2, H, W]
+    """What the convolution of :func:`conv_block` reads, where that is needed as a tensor.
+
+    Args:
+        x: see :func:`conv_block`, as for the other arguments.
+        skip: joined after resampling.
+        slope: of negative values in PReLU; ``None``: neither norm nor gate.
+        resample: how ``x`` is resampled.
+
+    Returns:
+        Shape :math:`(B, C_1 + C_2, H, W)`. Differentiable once.
+
+    Raises:
+        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+
+    Example:
+        >>> x = torch.rand(1, 16, 8, 8)
+        >>> torch.allclose(block_activation(x, resample="pool"), torch.nn.functional.avg_pool2d(x, 2))
+        True
+    """
+    if not has_kernel(x, skip, slope):
+        norm = None if slope is None else reference_blocks.block_norm(x, skip, resample)
+        return reference_blocks.block_activation(x, skip, norm, slope, resample)
+    return BlockActivation.apply(x, skip, slope, resample)
 
 
 def block_norm(
@@ -49,7 +127,7 @@ def block_norm(
         >>> torch.allclose(mean[0], torch.nn.functional.avg_pool2d(x, 2)[0].mean((1, 2)))
         True
     """
-    if has_kernel(x, skip):
+    if has_kernel(x, skip) and not wants_gradient(x, skip):
         return torch.ops.disk_ops.block_norm(x, skip, resample)
     return reference_blocks.block_norm(x, skip, resample)
 
@@ -91,10 +169,8 @@ def block_convolution(
         >>> block_convolution(x, weight, bias, norm=block_norm(x, resample="pool"), resample="pool").shape
         torch.Size([1, 32, 4, 4])
     """
-    an_image = skip is None and norm is None and slope is None and resample == "none"  # of any number of channels
-    many = weight.shape[0] % _LANES == 0
-    fits = has_kernel(x, skip, weight, bias, norm, slope) or (an_image and many and takes(x, weight, bias))
-    if fits and weight.shape[2:] == (_SIZE, _SIZE) and (many or weight.shape[0] == 1):
+    gradient = wants_gradient(x, weight, bias, skip, norm, slope)
+    if not gradient and _convolves(x, weight, bias, skip, slope, resample, norm):
         return torch.ops.disk_ops.block_convolution(x, weight, bias, skip, norm, slope, resample)
     return reference_blocks.block_convolution(x, weight, bias, skip, norm, slope, resample)
 
@@ -129,7 +205,7 @@ def block_patches(
         >>> torch.equal(patches[0, 0], x[0, :, 2:7, 1:6])
         True
     """
-    if has_kernel(x, skip, norm, slope):
+    if has_kernel(x, skip, norm, slope) and not wants_gradient(x, skip, norm, slope):
         return torch.ops.disk_ops.block_patches(x, keypoints, skip, norm, slope, resample)
     return reference_blocks.block_patches(x, keypoints, skip, norm, slope, resample)
 
@@ -155,68 +231,43 @@ def describe_block(
 
 
 def has_kernel(x: Tensor, skip: Tensor | None, *others: Tensor | None) -> bool:
-    """Whether compiled kernels take these: float32 on the CPU, no gradients, channels in multiples of 16."""
+    """Whether compiled kernels take these: float32 on the CPU, channels in multiples of 16."""
     return takes(x, skip, *others) and all(
-        tensor.shape[1] % _LANES == 0 for tensor in (x, skip) if tensor is not None and tensor.ndim == 4
+        tensor.shape[1] % LANES == 0 for tensor in (x, skip) if tensor is not None and tensor.ndim == 4
     )
 
 
 def takes(*tensors: Tensor | None) -> bool:
     """Whether compiled kernels are here and take tensors of this kind."""
     return _NATIVE and all(
-        tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-        and not (tensor.requires_grad and torch.is_grad_enabled())
-        and not _has_tangent(tensor)
+        tensor.dtype == torch.float32 and tensor.device.type == "cpu" and not _has_tangent(tensor)
         for tensor in tensors
         if tensor is not None
     )
 
 
+def wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of one of these may be asked for."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _convolves(
+    x: Tensor,  # [B, C1, h, w]
+    weight: Tensor,  # [K, C1 + C2, k, k]
+    bias: Tensor,  # [K]
+    skip: Tensor | None,  # [B, C2, H, W]
+    slope: Tensor | None,  # [C1 + C2]
+    resample: str,
+    norm: Tensor | None = None,  # [2, B, C1 + C2]
+) -> bool:
+    """Whether compiled kernels make this convolution."""
+    many = weight.shape[0] % LANES == 0
+    fits = has_kernel(x, skip, weight, bias, norm, slope)
+    if not fits and skip is None and norm is None and slope is None and resample == "none":
+        fits = many and takes(x, weight, bias) and not wants_gradient(x)  # an image has any number of channels
+    return fits and weight.shape[2:] == (_SIZE, _SIZE) and (many or weight.shape[0] == 1)
+
+
 def _has_tangent(tensor: Tensor) -> bool:
     """Whether a derivative is being carried forward with it."""
     return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
-
-
-def _fake_norm(x: Tensor, skip: Tensor | None, resample: str) -> Tensor:
-    channels = x.shape[1] + (0 if skip is None else skip.shape[1])
-    return x.new_empty((2, x.shape[0], channels))
-
-
-def _fake_convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    skip: Tensor | None,
-    norm: Tensor | None,
-    slope: Tensor | None,
-    resample: str,
-) -> Tensor:
-    size = (x.shape[0], weight.shape[0], *_size(x, resample))
-    return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-
-
-def _fake_patches(
-    x: Tensor,
-    keypoints: Tensor,
-    skip: Tensor | None,
-    norm: Tensor | None,
-    slope: Tensor | None,
-    resample: str,
-) -> Tensor:
-    channels = x.shape[1] + (0 if skip is None else skip.shape[1])
-    flat = (keypoints.shape[0] * keypoints.shape[1], channels, _SIZE, _SIZE)
-    patches = torch.empty(flat, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    return patches.view(keypoints.shape[0], keypoints.shape[1], channels, _SIZE, _SIZE)
-
-
-def _size(x: Tensor, resample: str) -> tuple[int, int]:
-    height, width = x.shape[2:]
-    if resample == "pool":
-        return height // 2, width // 2
-    return (2 * height, 2 * width) if resample == "up" else (height, width)
-
-
-torch.library.register_fake("disk_ops::block_norm", _fake_norm)
-torch.library.register_fake("disk_ops::block_convolution", _fake_convolution)
-torch.library.register_fake("disk_ops::block_patches", _fake_patches)

@@ -1,0 +1,77 @@
+// The tensors of a block of the U-Net as what its kernels read.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "../block_arguments.h"
+#include "block_input.h"
+
+namespace disk_ops {
+
+// The kernels take so many channels at once, whatever the instruction set, so that all are right or all refuse.
+inline constexpr int64_t kMostLanes = 16;
+
+inline void check_lanes(const at::Tensor& x, const std::optional<at::Tensor>& skip) {
+  TORCH_CHECK_VALUE(x.size(1) % kMostLanes == 0, "x must have a multiple of ", kMostLanes, " channels, got ", x.sizes());
+  TORCH_CHECK_VALUE(!skip || skip->size(1) % kMostLanes == 0, "skip must have a multiple of ", kMostLanes,
+                    " channels, got ", skip ? skip->sizes() : at::IntArrayRef());
+}
+
+inline Resample resample_of(std::string_view name) {
+  return name == "pool" ? Resample::kPool : name == "up" ? Resample::kUp : Resample::kNone;
+}
+
+class Block {
+ public:
+  Block(const at::Tensor& x,                    // [B, C1, h, w]
+        const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
+        const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
+        const std::optional<at::Tensor>& slope,  // [C1 + C2]
+        std::string_view resample)
+      : x_(x.contiguous(at::MemoryFormat::ChannelsLast)), resample_(resample_of(resample)) {
+    if (skip) skip_ = skip->contiguous(at::MemoryFormat::ChannelsLast);
+    if (norm) norm_ = norm->contiguous();
+    if (slope) slope_ = slope->contiguous();
+    const int64_t h = x.size(2), w = x.size(3);
+    const auto [height, width] = block_size(x, resample);
+    first_ = {x_.const_data_ptr<float>(),
+              skip ? skip_.const_data_ptr<float>() : nullptr,
+              h,
+              w,
+              x.size(1),
+              skip ? skip->size(1) : 0,
+              height,
+              width,
+              nullptr,
+              nullptr,
+              slope ? slope_.const_data_ptr<float>() : nullptr};
+  }
+
+  int64_t images() const { return x_.size(0); }
+  int64_t channels() const { return first_.x_channels + first_.skip_channels; }
+  int64_t height() const { return first_.height; }
+  int64_t width() const { return first_.width; }
+  int resample() const { return static_cast<int>(resample_); }
+
+  BlockInput image(int64_t i) const {
+    BlockInput input = first_;
+    input.x += i * input.x_height * input.x_width * input.x_channels;
+    if (input.skip != nullptr) input.skip += i * input.height * input.width * input.skip_channels;
+    if (norm_.defined()) {
+      input.mean = norm_.const_data_ptr<float>() + i * channels();
+      input.factor = input.mean + images() * channels();
+    }
+    return input;
+  }
+
+ private:
+  at::Tensor x_, skip_, norm_, slope_;
+  Resample resample_;
+  BlockInput first_{};
+};
+
+}  // namespace disk_ops
