@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from disk_ops.ops import GridSamples, LocalMaxima, nms_topk, sample_grid
@@ -29,19 +28,44 @@ def find_maxima(
         border = window_size // 2
     if image_size is None:
         return nms_topk(heatmap, n, window_size, score_threshold, border, keep)
-    # The border runs along each image's own edges, so each is searched by itself.
+    # The border runs along each image's own edges. Maxima at the right and bottom are found, so that they suppress
+    # others, and then dropped.
     assert keep is not None
-    if len(image_size) == 0:
-        return nms_topk(heatmap, n, window_size, score_threshold, border)
-    each = [
-        nms_topk(heatmap[i, None, :, :h, :w], n, window_size, score_threshold, border, keep[i, None, :, :h, :w])
-        for i, (w, h) in enumerate(image_size.tolist())
-    ]
-    columns = n if n is not None else max(maxima.scores.shape[1] for maxima in each)
+    found = nms_topk(
+        heatmap, _with_dropped(n, heatmap, window_size, border), window_size, score_threshold, border, keep
+    )
+    inside = (found.keypoints < image_size.to(heatmap.device)[:, None] - border).all(-1)
+    return _compact(found, found.valid & inside, n)
+
+
+def _with_dropped(
+    n: int | None,
+    heatmap: Tensor,  # [B, 1, H, W]
+    window_size: int,
+    border: int,
+) -> int | None:
+    """How many maxima hold the ``n`` best that don't lie within a border at the right and bottom, wherever that runs.
+
+    No two maxima share a window, so there are only so many in the border. Wrong arguments are left for the op to name.
+    """
+    if n is None or min(n, window_size, border) < 1:
+        return n
+    apart = window_size // 2 + 1
+    height, width = heatmap.shape[-2:]
+    return n + -(-border // apart) * (-(-height // apart) + -(-width // apart))
+
+
+def _compact(maxima: LocalMaxima, chosen: Tensor, n: int | None) -> LocalMaxima:  # chosen: [B, M] bool
+    """The chosen entries only, in the same order, in ``n`` columns (``None``: as many as the richest image has)."""
+    columns = n
+    if columns is None:
+        columns = int(chosen.sum(1).max()) if chosen.numel() else 0
+    order = torch.sort((~chosen).to(torch.uint8), dim=1, stable=True).indices[:, :columns]
+    valid = chosen.gather(1, order)
     return LocalMaxima(
-        torch.cat([F.pad(m.keypoints, (0, 0, 0, columns - m.keypoints.shape[1])) for m in each]),
-        torch.cat([F.pad(m.scores, (0, columns - m.scores.shape[1])) for m in each]),
-        torch.cat([F.pad(m.valid, (0, columns - m.valid.shape[1])) for m in each]),
+        torch.where(valid[..., None], maxima.keypoints.gather(1, order[..., None].expand(-1, -1, 2)), 0),
+        torch.where(valid, maxima.scores.gather(1, order), 0),
+        valid,
     )
 
 

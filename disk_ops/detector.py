@@ -151,8 +151,7 @@ class DISKDetector(nn.Module):
             mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
             border: features keep this distance from the edges of the image; ``None``: ``window_size // 2``.
             image_size: width and height of each image in a batch padded at the bottom and right,
-                shape :math:`(B, 2)`; features come from the images only. The sizes are read on the host, so such a
-                call is not one graph for ``torch.compile``; a ``mask`` is.
+                shape :math:`(B, 2)`; features come from the images only.
 
         Returns:
             The features of each image, best score first.
