@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-PROGRAMS = ("extract", "match", "show", "demo", "train")
+PROGRAMS = ("extract", "match", "show", "demo", "train", "export-onnx")
 
 _STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 # What a full or write-protected disk gives in the middle of the work: no fault of the program.
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    program = importlib.import_module(f"disk_ops.programs.{arguments.program}")
+    program = importlib.import_module(f"disk_ops.programs.{arguments.program.replace('-', '_')}")
     common = importlib.import_module("disk_ops.programs.common")
     try:
         status = int(program.run(arguments))
@@ -66,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_demo(commands)
     _add_train(commands)
+    _add_export_onnx(commands)
     return parser
 
 
@@ -253,6 +254,28 @@ def _add_train(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def _add_export_onnx(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add_command(
+        commands,
+        "export-onnx",
+        "write the detector as an ONNX file",
+        "For onnxruntime and OpenCV 5's cv::DISK. Input: image [1, 3, H, W], RGB in [0, 1]. Outputs, best score first: "
+        "keypoints [1, N, 2] int64 (x, y), scores [1, N], descriptors [1, N, 128]; a row without a keypoint has the "
+        "score S and zeros. Where onnxruntime is installed, the model is compared with the detector.",
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="such as disk.onnx")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
+    parser.add_argument(
+        "--size",
+        type=_image_size,
+        metavar="WxH|any",
+        help="of the images, such as 1024x768 (default: any, padded to multiples of 16 inside the model)",
+    )
+    parser.add_argument("--n", type=_positive, default=2048, help="N, rows of the outputs (default: %(default)s)")
+    _add_maxima(parser)
+    _add_weights(parser)
+
+
 def _add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument(
         "-o",
@@ -282,6 +305,12 @@ def _add_detector(parser: argparse.ArgumentParser) -> None:
         help="longest edge; larger images are scaled down for detection (antialiased), keypoints are given in the "
         "original image. 0: never scale (default: %(default)s)",
     )
+    _add_maxima(parser)
+    _add_weights(parser)
+    _add_device(parser)
+
+
+def _add_maxima(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window-size",
         type=_odd,
@@ -296,8 +325,6 @@ def _add_detector(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="only keypoints with a score above this (default: %(default)s)",
     )
-    _add_weights(parser)
-    _add_device(parser)
 
 
 def _add_n(parser: argparse.ArgumentParser) -> None:
@@ -351,6 +378,15 @@ def _ratio(text: str) -> float:
 
 def _count_or_all(text: str) -> int | str:
     return "all" if text == "all" else int(_checked(int, text, lambda value: value >= 1, "a positive integer or 'all'"))
+
+
+def _image_size(text: str) -> tuple[int, int] | None:
+    if text == "any":
+        return None
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise argparse.ArgumentTypeError(f"a width and a height such as 1024x768 are needed, or any, got {text!r}")
+    return int(width), int(height)
 
 
 def _size_limit(text: str) -> int | None:

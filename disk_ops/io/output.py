@@ -129,3 +129,18 @@ def check_writable(output: Path) -> None:
         raise OutputError(f"{output} can't be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"{output} can't be written: no permission to write to the folder {folder.resolve()}")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears when it is complete; raise `OutputError` if it can't be written."""
+    temporary = part_of(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"{path} can't be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
