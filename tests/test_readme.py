@@ -19,6 +19,7 @@ def readme(repository: Path) -> str:
 def test_examples_run(readme, capsys, monkeypatch):
     cv2 = pytest.importorskip("cv2")
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    blocks = [block for block in blocks if "onnxruntime" not in block]
     assert len(blocks) == 3
     read = cv2.imread
     # A quarter of the pixels tells the same in a quarter of the time.
@@ -29,6 +30,20 @@ def test_examples_run(readme, capsys, monkeypatch):
     found = re.search(r"(\d+) and (\d+) keypoints, (\d+) matches", capsys.readouterr().out)
     assert found is not None and all(int(number) > 100 for number in found.groups())
     assert isinstance(names["local_matcher"], torch.nn.Module)
+
+
+def test_onnx_example_runs(readme, tmp_path, monkeypatch):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    from disk_ops import demo
+    from disk_ops.cli import main
+
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "onnxruntime" in text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["export-onnx", "-o", "disk.onnx"]) == 0
+    names: dict[str, object] = {"demo": demo}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["keypoints"].shape == (2048, 2) and names["descriptors"].shape == (2048, 128)
 
 
 def test_example_is_short(readme):
@@ -47,7 +62,7 @@ def test_commands_exist(readme):
     from disk_ops.cli import build_parser
 
     commands = re.findall(r"^disk-ops (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-    assert len(commands) == 7
+    assert len(commands) == 8
     for command in commands:
         build_parser().parse_args(command.split())
 
