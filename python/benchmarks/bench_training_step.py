@@ -1,8 +1,9 @@
 """A training step on a triplet (features, loss of all three pairs, gradient), against the released code's way.
 
 The other way computes descriptors at every pixel, samples by unfold and torch.distributions, and keeps the matrices of
-each pair in turn (its gradient reaches the features before the next pair is looked at, as in the released code). All
-ways keep freed memory, as ``disk-ops train`` does on the CPU; the other way would lose more by fresh pages.
+each pair in turn (its gradient reaches the features before the next pair is looked at, as in the released code); with
+the network layer by layer (kornia's, which is the released one), and with that of disk_ops. All ways keep freed memory,
+as ``disk-ops train`` does on the CPU; the other way would lose more by fresh pages.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from bench_expected_reward import materialised_log_terms
 from bench_sample_grid import unfolded
 from harness import OURS, Row, compare, parse_arguments, synchronized, write
+from kornia.feature import DISK
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -70,7 +72,7 @@ def recomputed(detector: DISKDetector, images: Tensor, homographies: list[Tensor
     loss_of(features, homographies).backward()
 
 
-def released(detector: DISKDetector, images: Tensor, homographies: list[Tensor]) -> None:
+def released(detector: DISKDetector | DISK, images: Tensor, homographies: list[Tensor]) -> None:
     """Descriptors everywhere, unfolded sampling, matrices of every pair."""
     detector.zero_grad()
     heatmap, dense = detector.heatmap_and_dense_descriptors(images)
@@ -92,7 +94,7 @@ def released(detector: DISKDetector, images: Tensor, homographies: list[Tensor])
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    """Measure the three ways."""
+    """Measure all ways."""
     size = 128 if arguments.quick else SIZE
     if arguments.device == "cpu":
         keep_freed_memory()
@@ -100,10 +102,17 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     images, homographies = triplet(size, arguments.device)
     with torch.no_grad():
         number = sum(image.n for image in detector.sample(images, torch.Generator().manual_seed(0))) // IMAGES
-    cases = {OURS: fused, "disk_ops, images recomputed": recomputed, "released way: dense, materialised": released}
+    layered = DISK().train().to(arguments.device)
+    layered.load_state_dict(detector.state_dict())
+    cases = {
+        OURS: (fused, detector),
+        "disk_ops, images recomputed": (recomputed, detector),
+        "released way: layers, dense, materialised": (released, layered),
+        "disk_ops network, dense, materialised": (released, detector),
+    }
     calls = {
-        name: synchronized(lambda way=way: way(detector, images, homographies), arguments.device)
-        for name, way in cases.items()
+        name: synchronized(lambda way=way, network=network: way(network, images, homographies), arguments.device)
+        for name, (way, network) in cases.items()
     }
     return compare("training step", f"{IMAGES} x {size} x {size}, about {number} keypoints each", calls, arguments)
 
