@@ -17,6 +17,7 @@ from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
 from disk_ops.ops import conv_block, describe
+from disk_ops.tiled import detect_tiled, limit_for
 
 
 class DISKDetector(nn.Module):
@@ -28,9 +29,8 @@ class DISKDetector(nn.Module):
     integer pixel centres, best score first.
 
     Calls, weights and results are those of ``kornia.feature.DISK``, except that a plateau keeps one pixel instead of
-    none, every size and one-channel images are accepted (``pad_if_not_divisible`` is on), keypoints come best first
-    instead of in raster order, and :meth:`from_pretrained` downloads nothing. Like kornia, it leaves out the outermost
-    ``window_size // 2`` pixels; ``border=0`` keeps them.
+    none, every size and one-channel images are accepted, keypoints come best first instead of in raster order, and
+    nothing is downloaded. Like kornia's, they keep ``window_size // 2`` pixels from the edges; ``border=0`` keeps all.
 
     Gradients reach the scores and descriptors (and the weights). Where they aren't needed use
     ``torch.inference_mode()``: on the CPU, float32 images then take the fast network of :mod:`disk_ops.ops.blocks`.
@@ -138,6 +138,9 @@ class DISKDetector(nn.Module):
         mask: Tensor | None = None,  # [B, 1, H, W]
         border: int | None = None,
         image_size: Tensor | None = None,  # [B, 2] (width, height)
+        max_memory: float | None = None,
+        statistics: Literal["exact", "sampled"] = "exact",
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[DISKFeatures]:
         """Detect and describe features.
 
@@ -146,12 +149,17 @@ class DISKDetector(nn.Module):
             n: at most this many features per image, the best ones; ``None``: all.
             window_size: odd width of the non-maximum suppression window.
             score_threshold: features score strictly above it.
-            pad_if_not_divisible: False raises ``ValueError`` for sizes that are no multiples of 16, as kornia does by
-                default.
+            pad_if_not_divisible: False raises ``ValueError`` for sizes that are no multiples of 16, kornia's default.
             mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
             border: features keep this distance from the edges of the image; ``None``: ``window_size // 2``.
             image_size: width and height of each image in a batch padded at the bottom and right,
                 shape :math:`(B, 2)`; features come from the images only.
+            max_memory: GB that may be taken besides images and features; where that is too little, images are computed
+                in tiles, with the same features to rounding, several times. ``None``: half of what is free. Without
+                gradients only.
+            statistics: in tiles, the statistics of the norms are those of the whole image, or, ``"sampled"``, those of
+                every eighth tile, which is faster and gives other features.
+            progress: in tiles, is called with the number of tiles done, and of all.
 
         Returns:
             The features of each image, best score first.
@@ -161,7 +169,15 @@ class DISKDetector(nn.Module):
                 f"images must have sizes divisible by {self._stride}, got {list(images.shape[-2:])}; "
                 "pad_if_not_divisible=True pads them"
             )
-        return self._features(images, n, window_size, score_threshold, mask, border, image_size).unpad()
+        limit = limit_for(images, self.unet, self.norm, max_memory)
+        if limit is None:
+            return self._features(images, n, window_size, score_threshold, mask, border, image_size).unpad()
+        if statistics not in ("exact", "sampled"):
+            raise ValueError(f"statistics must be 'exact' or 'sampled', got {statistics!r}")
+        assert isinstance(self.unet, UNet)
+        keep = self._valid_pixels(images, mask, image_size)
+        maxima = (n, window_size, score_threshold, keep, border, image_size)
+        return detect_tiled(self.unet, images, limit, *maxima, statistics == "sampled", progress)
 
     def forward_padded(
         self,
@@ -323,7 +339,7 @@ class DISKDetector(nn.Module):
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]`` of the images.
 
-        Without ``autocast`` both are computed in the weights' precision, whatever autocast made of the network.
+        Without ``autocast`` both have the weights' precision, whatever autocast made of the network.
         """
         if not isinstance(self.unet, UNet):
             heatmap, dense = self.heatmap_and_dense_descriptors(images, valid)

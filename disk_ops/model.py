@@ -75,21 +75,33 @@ class ConvBlock(nn.Sequential):
         return x if valid is None else torch.where(valid, x, 0)
 
     @property
+    def convolution(self) -> nn.Conv2d:
+        """The last of the modules."""
+        convolution = self[3]
+        assert isinstance(convolution, nn.Conv2d)
+        return convolution
+
+    @property
     def slope(self) -> Tensor | None:
         """Of negative values in PReLU; None without one."""
         gate = self[1]
         return gate.weight if type(gate) is nn.PReLU else None
 
-    def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
-        """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
+    @property
+    def standard(self) -> bool:
+        """Whether the modules are those that the ops on blocks stand for."""
         convolution = self[3]
         if type(convolution) is not nn.Conv2d or convolution.padding != "same" or convolution.bias is None:
             return False
         if convolution.kernel_size != (5, 5) or convolution.groups > 1 or convolution.dilation != (1, 1):
             return False
-        if torch.is_autocast_enabled("cpu") or (self.slope is None) == self.gated:
+        return (self.slope is not None) == self.gated
+
+    def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
+        """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
+        if not self.standard or torch.is_autocast_enabled("cpu"):
             return False
-        tensors = (convolution.weight, convolution.bias, self.slope)
+        tensors = (self.convolution.weight, self.convolution.bias, self.slope)
         return has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
 
     def fused(
@@ -99,8 +111,8 @@ class ConvBlock(nn.Sequential):
         resample: Resample,
     ) -> Tensor:  # [B, K, H, W]
         """The block's output from an input that isn't resampled and joined yet, by :mod:`disk_ops.ops.blocks`."""
-        convolution = self[3]
-        assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
+        convolution = self.convolution
+        assert convolution.bias is not None
         return conv_block(x, convolution.weight, convolution.bias, skip, self.slope, resample)
 
     def activation(
@@ -237,11 +249,15 @@ class UNet(nn.Module):
         return 2 ** len(self.path_up)
 
     @property
+    def standard(self) -> bool:
+        """Whether all blocks are of the kinds that are built here."""
+        blocks = [block for block in self.modules() if isinstance(block, ConvBlock)]
+        return type(self) is UNet and len(blocks) == 2 * len(self.path_up) + 1 and all(b.standard for b in blocks)
+
+    @property
     def last_convolution(self) -> nn.Conv2d:
         """The layer that turns :meth:`features` into descriptors and heatmap."""
-        convolution = self._last_block.conv[3]
-        assert isinstance(convolution, nn.Conv2d)
-        return convolution
+        return self._last_block.conv.convolution
 
     @property
     def _last_block(self) -> UpBlock:

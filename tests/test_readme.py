@@ -59,10 +59,10 @@ def test_tables_show_the_committed_results(repository):
 
 
 def test_commands_exist(readme):
-    from disk_ops.cli import build_parser
+    from disk_ops.arguments import build_parser
 
     commands = re.findall(r"^disk-ops (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         build_parser().parse_args(command.split())
 

@@ -103,23 +103,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def available_memory() -> int | None:
-    """Bytes of main memory that can be used without swapping, None where that can't be known."""
-    amounts = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                amounts.append(int(line.split()[1]) * 1024)
-        group = Path("/sys/fs/cgroup")  # a container's limit; all but "anon" memory can be given back
-        limit = (group / "memory.max").read_text().strip()
-        used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        if limit != "max":
-            amounts.append(int(limit) - int(used["anon"]))
-    except (OSError, ValueError, KeyError):
-        pass
-    return min(amounts, default=None)
-
-
 @contextmanager
 def resume_hint(output: Path, done: str) -> Iterator[None]:
     """When the work is interrupted, or fails unexpectedly, say how to go on with it."""

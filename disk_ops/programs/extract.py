@@ -28,7 +28,6 @@ from disk_ops.programs.common import (
     SOME_FAILED,
     Failures,
     UserError,
-    available_memory,
     counted,
     is_out_of_memory,
     load_detector,
@@ -38,9 +37,6 @@ from disk_ops.programs.common import (
     quiet_opencv,
     resume_hint,
 )
-
-# Peak memory of the network on the CPU in float32, measured: 2150 bytes per pixel at 2048 x 2048, 2440 at 512 x 512.
-_BYTES_PER_PIXEL = 2000
 
 
 @dataclass(frozen=True)
@@ -93,32 +89,28 @@ class Extractor:
     n: int | None
     window_size: int
     score_threshold: float
+    max_memory: float | None = None
+    quiet: bool = True
 
     @torch.inference_mode()
     def __call__(self, batch: list[Prepared]) -> list[dict[str, npt.NDArray[Any]]]:
-        """Detect and describe in images of one size.
-
-        Raises:
-            MemoryError: when memory is surely too short on the CPU. Linux would grant it all the same, and kill the
-                program when it is used. (A GPU says so by itself.)
-        """
-        needed = _BYTES_PER_PIXEL * len(batch) * batch[0].image[0].size * self.dtype.itemsize // 4
-        available = available_memory() if self.device.type == "cpu" else None
-        if available is not None and needed > available:
-            raise MemoryError(f"about {needed / 1e9:.1f} GB are needed, {available / 1e9:.1f} GB are free")
+        """Detect and describe in images of one size; what doesn't fit into memory is done in tiles, with a bar."""
         pixels = torch.from_numpy(np.stack([item.image for item in batch]))  # [B, 3, H, W]
         mask = None
         if any(item.mask is not None for item in batch):
             whole = np.ones(batch[0].image.shape[1:], dtype=np.bool_)
             masks = np.stack([whole if item.mask is None else item.mask for item in batch])
             mask = torch.from_numpy(masks)[:, None].to(self.device)  # [B, 1, H, W]
-        features = self.detector(
-            pixels.to(self.device, self.dtype),
-            n=self.n,
-            window_size=self.window_size,
-            score_threshold=self.score_threshold,
-            mask=mask,
-        )
+        with _TileBar(self.quiet) as bar:
+            features = self.detector(
+                pixels.to(self.device, self.dtype),
+                n=self.n,
+                window_size=self.window_size,
+                score_threshold=self.score_threshold,
+                mask=mask,
+                max_memory=self.max_memory,
+                progress=bar,
+            )
         results = []
         for item, found in zip(batch, features, strict=True):
             keypoints = found.keypoints.float().cpu().numpy()
@@ -134,6 +126,27 @@ class Extractor:
                 }
             )
         return results
+
+
+class _TileBar:
+    """A progress bar that is there only while an image is done in tiles."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> _TileBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            disable = True if self._quiet else None
+            self._bar = tqdm(total=total, unit="tile", leave=False, position=1, disable=disable)
+        self._bar.update(done - self._bar.n)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -172,6 +185,8 @@ def run(arguments: argparse.Namespace) -> int:
         number_of_keypoints(arguments),
         arguments.window_size,
         arguments.score_threshold,
+        arguments.max_memory,
+        arguments.quiet,
     )
     failures = Failures()
     hint = resume_hint(output, "images")
