@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "block.h"
+#include "buffers.h"
 #include "packing.h"
 
 namespace disk_ops {
@@ -93,10 +94,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> block_input_backward(
   for (int64_t i = 0; norm && i < images * 2 * channels; ++i)
     means[i] = static_cast<float>(sums[i / (2 * channels) * 3 * channels + i % (2 * channels)] /
                                   static_cast<double>(pixels));
-  const auto options = x.options().memory_format(at::MemoryFormat::ChannelsLast);
-  at::Tensor grad_x = at::empty(x.sizes(), options);
+  at::Tensor grad_x = empty_channels_last(x.sizes(), at::kFloat);
   if (resample != "none") grad_x.zero_();
-  at::Tensor grad_skip = skip ? at::empty(skip->sizes(), options) : at::empty({0}, x.options());
+  at::Tensor grad_skip = skip ? empty_channels_last(skip->sizes(), at::kFloat) : at::empty({0}, x.options());
   float* const to_x = grad_x.mutable_data_ptr<float>();
   float* const to_skip = grad_skip.mutable_data_ptr<float>();
   const int64_t pairs = (block.height() + 1) / 2, parts = (pairs + kPairs - 1) / kPairs;

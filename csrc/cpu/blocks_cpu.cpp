@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "block.h"
+#include "buffers.h"
 #include "packing.h"
 
 namespace disk_ops {
@@ -117,8 +118,7 @@ at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Ten
     for (int64_t c = begin; c < end; ++c)
       kernel.pack_weight(weight.const_data_ptr<float>(), channels, c, outputs, padded, packed.data());
   });
-  auto result = at::empty({block.images(), outputs, block.height(), block.width()},
-                          weight.options().memory_format(at::MemoryFormat::ChannelsLast));
+  auto result = empty_channels_last({block.images(), outputs, block.height(), block.width()}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const Convolution layer{packed.data(), offsets.data(), outputs, padded};
   const int64_t tiles = ((block.height() + 3) / 4) * ((block.width() + 3) / 4);
@@ -139,7 +139,7 @@ at::Tensor to_one(const Block& block, const BlockKernel& kernel, const at::Tenso
   const int64_t channels = block.channels(), padded = round_up(25, kernel.columns);
   std::vector<float> taps(channels * padded);
   for (int64_t c = 0; c < channels; ++c) std::copy_n(weight.const_data_ptr<float>() + c * 25, 25, &taps[c * padded]);
-  auto result = at::empty({block.images(), 1, block.height(), block.width()}, weight.options());
+  auto result = empty_channels_last({block.images(), 1, block.height(), block.width()}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const float offset = *bias.const_data_ptr<float>();
   const int64_t down = (block.height() + kOneRows - 1) / kOneRows, across = (block.width() + kOneColumns - 1) / kOneColumns;
@@ -169,7 +169,7 @@ at::Tensor direct(const at::Tensor& x, const BlockKernel& kernel, const at::Tens
         for (int64_t u = 0; u < 5; ++u)
           packed[((k / kernel.columns * 5 + v) * depth + u * channels + c) * kernel.columns + k % kernel.columns] =
               filters[((k * channels + c) * 5 + v) * 5 + u];
-  auto result = at::empty({x.size(0), outputs, height, width}, x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  auto result = empty_channels_last({x.size(0), outputs, height, width}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const float* const from = x.const_data_ptr<float>();
   const Convolution layer{packed.data(), offsets.data(), outputs, padded};
@@ -215,8 +215,7 @@ at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h
   const Block block(x, skip, norm, slope, resample);
   const auto read_rows = choose_kernel<float>().read_rows[block.resample()];
   const int64_t height = block.height(), size = height * block.width() * block.channels();
-  auto result = at::empty({block.images(), block.channels(), height, block.width()},
-                          x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  auto result = empty_channels_last({block.images(), block.channels(), height, block.width()}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const int64_t strips = (height + kStripRows - 1) / kStripRows;
   at::parallel_for(0, block.images() * strips, 1, [&](int64_t begin, int64_t end) {
@@ -242,8 +241,7 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
   const at::Tensor points = keypoints.contiguous();
   check_inside(points, block.height(), block.width());
   const int64_t number = points.size(1), size = 25 * block.channels();
-  auto result = at::empty({block.images() * number, block.channels(), 5, 5},
-                          x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  auto result = empty_channels_last({block.images() * number, block.channels(), 5, 5}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const int64_t* const xy = points.const_data_ptr<int64_t>();
   at::parallel_for(0, block.images() * number, 16, [&](int64_t begin, int64_t end) {

@@ -1,0 +1,55 @@
+"""Memory that the CPU kernels keep between calls.
+
+The network's large tensors are freed and needed again at each call. The C library would give their memory back to the
+system each time, and writing to fresh pages takes as long as the arithmetic of a cheap layer. So up to 512 MiB are kept,
+for all threads and detectors together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from disk_ops import _library
+
+
+def kept() -> int:
+    """Bytes that are kept now.
+
+    Example:
+        >>> release()
+        >>> kept()
+        0
+    """
+    compiled = _compiled()
+    return 0 if compiled is None else int(compiled.kept_bytes())
+
+
+def limit() -> int:
+    """The most bytes that may be kept; 0 without compiled kernels."""
+    compiled = _compiled()
+    return 0 if compiled is None else int(compiled.kept_limit())
+
+
+def set_limit(bytes: int) -> None:
+    """Set the most bytes that may be kept, and give back what is above; 0 keeps nothing.
+
+    Raises:
+        ValueError: ``bytes`` is negative.
+    """
+    if bytes < 0:
+        raise ValueError(f"bytes must be at least 0, got {bytes}")
+    compiled = _compiled()
+    if compiled is not None:
+        compiled.set_kept_limit(bytes)
+
+
+def release() -> None:
+    """Give back to the system what is kept."""
+    compiled = _compiled()
+    if compiled is not None:
+        compiled.release_kept()
+
+
+def _compiled() -> Any:
+    return importlib.import_module("disk_ops._C") if _library.load().loaded else None
