@@ -45,7 +45,7 @@ class DataConfig:
         0, "steps at the start that are made easier: features are learned from nothing sooner ..."
     )
     early_size: int = setting(0, "... on smaller images, of this width and height (0: as later) ...")
-    early_difficulty: float = setting(1.0, "... and, of photos, views that differ only by this part of their ranges")
+    early_difficulty: float = setting(1.0, "... and views whose augmentation is only this part of its ranges")
     workers: int = setting(1, "processes that load data, for each training process; 0: load in between")
 
     def __post_init__(self) -> None:

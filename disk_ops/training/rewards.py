@@ -16,7 +16,7 @@ from disk_ops.ops import MatchGeometry
 class View(NamedTuple):
     """One posed image: intrinsics, pose, and optionally depth along the optical axis (0 or NaN where unknown)."""
 
-    K: Tensor  # [3, 3]
+    K: Tensor  # [3, 3], invertible with last row (0, 0, 1); not upper triangular where the image was turned
     R: Tensor  # [3, 3]
     t: Tensor  # [3]
     depth: Tensor | None = None  # [H, W]

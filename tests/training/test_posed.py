@@ -11,22 +11,25 @@ import posed_scene
 import pytest
 import torch
 
-from disk_ops.training.data import posed
+from disk_ops.training.data import framing, posed
 from disk_ops.training.data.covisibility import Scene
-from disk_ops.training.data.posed import NO_DEPTH, PosedConfig, PosedImage, PosedSource, fitted_size
+from disk_ops.training.data.framing import NO_DEPTH, PosedImage
+from disk_ops.training.data.posed import PosedConfig, PosedSource, fitted_size
 from disk_ops.training.data.sample import Frame, SampleError
 from disk_ops.training.rewards import reproject
 
 SIZES = [(640, 480), (333, 500), (101, 997), (500, 120), (64, 48), (1501, 1001)]
+AUGMENTED = {"rotation": 15.0, "full_rotation": 0.2, "zoom": (0.7, 2.0), "photometric": 0.5}
 
 
 class Rendered(PosedSource):
     """Exact images of the plane by cameras of different sizes."""
 
-    def __init__(self, config=None, frame=None, tuples=((0, 1), (1, 2), (0, 3)), scenes=1, sizes=SIZES, depth=True):
+    def __init__(self, config=None, frame=None, tuples=((0, 1), (1, 2), (0, 3)), scenes=1, sizes=SIZES, depth=True,
+                 split="train"):  # fmt: skip
         names = tuple(f"{index}.png" for index in range(len(sizes)))
         rows = [Scene(f"scene{k}", names, np.array(tuples, np.int32)) for k in range(scenes)]
-        super().__init__("rendered", config or PosedConfig(), frame or Frame(160, 128), rows)
+        super().__init__("rendered", config or PosedConfig(), frame or Frame(160, 128), rows, split)
         self.sizes, self.depth, self.reads = sizes, depth, 0
 
     def read(self, scene: int, image: int) -> PosedImage:
@@ -52,6 +55,7 @@ class TestConfig:
             ({"tuples_per_scene": 0}, "tuples_per_scene must be at least 1, got 0"),
             ({"holdout": 1.5}, "holdout must be from 0 to 1, got 1.5"),
             ({"cache_mb": -1.0}, "cache_mb must be at least 0, got -1.0"),
+            ({"rotation": -1.0}, "rotation must be from 0 to 360 degrees, got -1.0"),
         ],
     )
     def test_values_out_of_range_are_named(self, values, message):
@@ -91,7 +95,7 @@ class TestResize:
         points = posed_scene.points_on_plane()
         before = posed_scene.project(points, original.K, original.R, original.t)
         resized = posed.resize(original, fitted_size(SIZES[index], source.frame, fit))
-        framed = posed._framed(resized, (5, 3), source.frame)
+        framed = framing.cut(resized, (5, 3), source.frame)
         factor = np.array(resized.mask.shape[::-1]) / SIZES[index]
         expected = (before + 0.5) * factor - 0.5 - [5, 3]
         after = posed_scene.project(points, framed.K, framed.R, framed.t)
@@ -261,6 +265,48 @@ class TestLoad:
             source.load(0, np.random.default_rng(seed))
             times.append(time.perf_counter() - start)
         assert min(times) < 0.04
+
+
+class TestAugmentation:
+    @pytest.mark.parametrize("fit", ["pad", "crop"])
+    def test_depth_warps_there_and_back(self, fit):
+        source = Rendered(PosedConfig(fit=fit, **AUGMENTED), tuples=((0, 1), (1, 4), (4, 0), (3, 0)))
+        for item in range(4):
+            sample = source.load(item, np.random.default_rng(2))
+            a, b = sample.views
+            x, y = torch.meshgrid(torch.arange(160.0), torch.arange(128.0), indexing="xy")
+            grid = torch.stack([x, y], -1).reshape(-1, 2)
+            seen = reproject(reproject(grid, a, b), b, a)
+            known = seen.isfinite().all(1)
+            assert known.sum() > 300
+            assert (seen - grid)[known].norm(dim=1).median() < 0.2  # depth is that of the nearest pixel
+            assert (sample.images[~sample.mask.expand_as(sample.images)] == 0).all()
+
+    def test_held_out_images_are_left_alone(self):
+        plain, held_out = Rendered(), Rendered(PosedConfig(**AUGMENTED), split="val")
+        for a, b in zip(*(s.load(0, np.random.default_rng(0)) for s in (plain, held_out)), strict=True):
+            if isinstance(a, torch.Tensor):
+                assert torch.equal(a, b)
+        training = Rendered(PosedConfig(**AUGMENTED))
+        assert not torch.equal(training.load(0, np.random.default_rng(0)).views[0].K, plain.load(0, None).views[0].K)
+
+    def test_a_sample_depends_on_item_and_generator_alone(self):
+        first, second = Rendered(PosedConfig(**AUGMENTED)), Rendered(PosedConfig(**AUGMENTED))
+        second.load(2, np.random.default_rng(9))
+        a, b = first.load(0, np.random.default_rng(3)), second.load(0, np.random.default_rng(3))
+        assert torch.equal(a.images, b.images) and torch.equal(a.mask, b.mask)
+        assert all(torch.equal(x.K, y.K) for x, y in zip(a.views, b.views, strict=True))
+        assert not torch.equal(a.images, second.load(0, np.random.default_rng(4)).images)
+
+    def test_images_are_kept_as_large_as_the_largest_zoom_needs(self):
+        source = Rendered(PosedConfig(zoom=(1.0, 2.5)), frame=Frame(160, 120))
+        kept = [source._resized(0, image).pixels.shape[:2] for image in (0, 4)]
+        assert kept == [(300, 400), (120, 160)]  # an image of 64x48 has no more to show
+        assert source._scale(source._resized(0, 0)) == 160 / 400
+
+    def test_the_early_steps_of_a_training_are_eased(self):
+        eased = PosedConfig(path="here", **AUGMENTED).eased(0.5)
+        assert eased.path == "here" and eased.rotation == 7.5
 
 
 class TestOrder:

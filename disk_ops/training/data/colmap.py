@@ -12,10 +12,9 @@ from disk_ops.io.images import size_of
 from disk_ops.training.data.colmap_files import find_model, read_model, scene_root
 from disk_ops.training.data.covisibility import PairGraph, covisible_pairs, require_scenes, split_scenes
 from disk_ops.training.data.depth_maps import find_depth, list_files, read_depth
+from disk_ops.training.data.framing import NO_DEPTH, PosedImage
 from disk_ops.training.data.posed import (
-    NO_DEPTH,
     PosedConfig,
-    PosedImage,
     PosedSource,
     check_aspect,
     fitted_size,
@@ -104,7 +103,7 @@ class ScenesSource(PosedSource):
         low, high = config.covisibility
         looked = f"looked for {frame.images} images that share {low:g} to {high:g} of their points: {what}"
         require_scenes(scenes, name, split, config.holdout, looked)
-        super().__init__(name, config, frame, scenes)
+        super().__init__(name, config, frame, scenes, split)
         self.notes = tuple(notes)
         self._models = {scene.name: self._models[scene.name] for scene in scenes}
 

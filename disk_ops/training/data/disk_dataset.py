@@ -19,10 +19,9 @@ import numpy as np
 from disk_ops.io.images import IMAGE_EXTENSIONS, size_of
 from disk_ops.training.data.covisibility import ListedTuples, require_scenes, split_scenes
 from disk_ops.training.data.depth_maps import read_depth
+from disk_ops.training.data.framing import NO_DEPTH, PosedImage
 from disk_ops.training.data.posed import (
-    NO_DEPTH,
     PosedConfig,
-    PosedImage,
     PosedSource,
     check_camera,
     median_depth,
@@ -86,7 +85,7 @@ class DiskDatasetSource(PosedSource):
         scenes = split_scenes(listed, frame.images, split, holdout, config.tuples_per_scene)
         why = "; ".join(notes[:3]) or "there are no tuples"
         require_scenes(scenes, name, split, holdout, f"looked for tuples of {frame.images} images in {file}: {why}")
-        super().__init__(name, config, frame, scenes)
+        super().__init__(name, config, frame, scenes, split)
         self.notes = tuple(notes)
         self._paths = {scene.name: self._paths[scene.name] for scene in scenes}
 

@@ -6,28 +6,28 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import cv2
 import numpy as np
 import torch
 
 from disk_ops.io.images import ImageError, Pixels, Size, read_image, size_of
+from disk_ops.training.data.augment import AugmentConfig, augmented
 from disk_ops.training.data.cache import ImageCache
 from disk_ops.training.data.covisibility import Scene
-from disk_ops.training.data.sample import Frame, Sample, SampleError
+from disk_ops.training.data.framing import NO_DEPTH, PosedImage, cropped
+from disk_ops.training.data.sample import Frame, Sample, SampleError, Split
 from disk_ops.training.rewards import View
 from disk_ops.training.settings import setting
 
 Fit = Literal["pad", "crop"]
 _SHORTEST, _ELONGATED = 16, 16  # pixels of the shortest edge; largest ratio of the edges
-_GRID = 8  # points each way by which a crop looks for what another one shows
-_TRIES = 4  # positions of the first crop, of which that is taken that most of the others show
 
 
 @dataclasses.dataclass(frozen=True)
-class PosedConfig:
-    """Settings of all posed sources."""
+class TuplesConfig:
+    """Which images there are and how they come into the frame."""
 
     path: str = setting("", "folder of the scene or scenes")
     fit: Literal["pad", "crop"] = setting(
@@ -54,30 +54,34 @@ class PosedConfig:
         return not names.isdisjoint(self.blacklist)
 
 
-class PosedImage(NamedTuple):
-    """An image and its camera, all as arrays so that it can be cached."""
+@dataclasses.dataclass(frozen=True)
+class PosedConfig(AugmentConfig, TuplesConfig):  # a dataclass has the fields of the last base first
+    """Settings of all posed sources."""
 
-    pixels: np.ndarray  # [h, w, 3] uint8 RGB
-    mask: np.ndarray  # [h, w] bool: pixels that show something
-    K: np.ndarray  # [3, 3] float64, integer pixel centres
-    R: np.ndarray  # [3, 3] float64
-    t: np.ndarray  # [3] float64
-    depth: np.ndarray  # [h', w'] float32 of the same field of view, NaN where unknown; [0, 0] if there is none
-    typical_depth: np.ndarray  # [] float64: of what is seen, NaN if nothing is known
-
-
-NO_DEPTH = np.zeros((0, 0), np.float32)
-"""``PosedImage.depth`` of an image without depth map."""
+    def __post_init__(self) -> None:
+        TuplesConfig.__post_init__(self)
+        AugmentConfig.__post_init__(self)
 
 
 class PosedSource(ABC):
-    """Base of the sources of posed images: a class defines how an image of a scene is read."""
+    """Base of the sources of posed images: a class defines how an image of a scene is read.
+
+    Args:
+        name: kind and place, for messages.
+        config: settings.
+        frame: size and number of the images.
+        scenes: what there is.
+        split: images of ``train`` are augmented as the settings say, those of ``val`` never.
+    """
 
     notes: tuple[str, ...] = ()
     """What the user should know: images that are left out, and why."""
 
-    def __init__(self, name: str, config: PosedConfig, frame: Frame, scenes: Sequence[Scene]) -> None:
+    def __init__(
+        self, name: str, config: PosedConfig, frame: Frame, scenes: Sequence[Scene], split: Split = "train"
+    ) -> None:
         self.name, self.config, self.frame, self.scenes = name, config, frame, list(scenes)
+        self._augments = split == "train" and config.augments
         self.cache = ImageCache(config.cache_mb)
         self._starts = np.cumsum([0] + [len(scene.tuples) for scene in scenes])
 
@@ -103,8 +107,10 @@ class PosedSource(ABC):
         if len(images) > self.frame.images:
             images = rng.choice(images, self.frame.images, replace=False)
         resized = [self._resized(number, int(image)) for image in images]
-        offsets = _crop_offsets(resized, self.frame, rng)
-        views = [_framed(view, offset, self.frame) for view, offset in zip(resized, offsets, strict=True)]
+        if self._augments:
+            views = augmented(resized, [self._scale(view) for view in resized], self.frame, self.config, rng)
+        else:
+            views = cropped(resized, self.frame, rng)
         return Sample(
             name=f"{scene.name}: {', '.join(scene.images[image] for image in images)}",
             images=torch.from_numpy(np.stack([view.pixels for view in views]).transpose(0, 3, 1, 2).copy()),
@@ -115,11 +121,22 @@ class PosedSource(ABC):
     def _resized(self, scene: int, image: int) -> PosedImage:
         def load() -> PosedImage:
             posed = self.read(scene, image)
-            resized = resize(posed, fitted_size(size_of(posed.pixels), self.frame, self.config.fit))
+            resized = resize(posed, self._kept_size(size_of(posed.pixels)))
             # A view would keep alive all that it is a view of.
             return PosedImage(*(array if array.base is None else array.copy() for array in resized))
 
         return self.cache.get((scene, image), load)
+
+    def _kept_size(self, size: Size) -> Size:
+        """The size in which an image is kept: as the frame needs it, or larger, as far as it is, to be zoomed into."""
+        fitted = fitted_size(size, self.frame, self.config.fit)
+        reserve = min(self.config.zoom[1], size[0] / fitted[0]) if self._augments else 1.0
+        return fitted if reserve <= 1 else (round(fitted[0] * reserve), round(fitted[1] * reserve))
+
+    def _scale(self, image: PosedImage) -> float:
+        """Pixels of the frame per pixel of an image as it is kept, without zoom."""
+        size = size_of(image.pixels)
+        return fitted_size(size, self.frame, self.config.fit)[0] / size[0]
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -222,58 +239,6 @@ def nearest(values: np.ndarray, size: Size) -> np.ndarray:
     columns = ((2 * np.arange(size[0]) + 1) * width) // (2 * size[0])
     rows = ((2 * np.arange(size[1]) + 1) * height) // (2 * size[1])
     return values[rows[:, None], columns]
-
-
-def _framed(image: PosedImage, offset: tuple[int, int], frame: Frame) -> PosedImage:
-    """The part of an image that starts at ``offset`` (x, y) and has the size of the frame, padded where it ends."""
-    x, y = offset
-    cut = np.s_[y : y + frame.height, x : x + frame.width]
-    size = (frame.height, frame.width)
-    pixels, mask = np.zeros((*size, 3), np.uint8), np.zeros(size, bool)
-    height, width = image.mask[cut].shape
-    pixels[:height, :width], mask[:height, :width] = image.pixels[cut], image.mask[cut]
-    depth = NO_DEPTH
-    if image.depth.size:
-        depth = np.full(size, np.nan, np.float32)
-        depth[:height, :width] = image.depth[cut]
-    shift = np.array([[1.0, 0, -x], [0, 1, -y], [0, 0, 1]])
-    return image._replace(pixels=pixels, mask=mask, depth=depth, K=shift @ image.K)
-
-
-def _crop_offsets(images: Sequence[PosedImage], frame: Frame, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Where the crops start: the first anywhere that others show, these around what it shows, as far as is known."""
-    box = np.array([frame.width, frame.height])
-    room = [np.maximum(np.array(size_of(image.pixels)) - box, 0) for image in images]
-    if not any(space.any() for space in room):
-        return [(0, 0)] * len(images)
-    starts = rng.integers(0, room[0] + 1, (_TRIES, 2))
-    common = [[_in_common(images[0], start, other, frame) for other in images[1:]] for start in starts]
-    best = int(np.argmax([min(len(pixels) for pixels in of_others) for of_others in common]))
-    offsets = [starts[best]]
-    for space, pixels in zip(room[1:], common[best], strict=True):
-        start = rng.integers(0, space + 1)
-        if len(pixels):
-            corner = np.median(pixels, axis=0) - box / 2 + rng.uniform(-0.125, 0.125, 2) * box
-            start = np.clip(np.rint(corner), 0, space).astype(int)
-        offsets.append(start)
-    return [(int(x), int(y)) for x, y in offsets]
-
-
-def _in_common(image: PosedImage, offset: np.ndarray, other: PosedImage, frame: Frame) -> np.ndarray:
-    """Pixels ``[N, 2]`` of another image that show points of a crop, as far as their depth is known."""
-    steps = (np.arange(_GRID) + 0.5) / _GRID
-    columns = (offset[0] + steps * frame.width).astype(int)
-    rows = (offset[1] + steps * frame.height).astype(int)
-    depth = np.full((_GRID, _GRID), image.typical_depth)
-    if image.depth.size:
-        depth = image.depth[rows[:, None], columns]
-    x, y = np.meshgrid(columns, rows)
-    rays = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3) @ np.linalg.inv(image.K).T
-    world = (rays * depth.reshape(-1, 1) - image.t) @ image.R
-    projected = (world @ other.R.T + other.t) @ other.K.T
-    projected = projected[projected[:, 2] > 1e-9]  # also drops NaN
-    pixels = projected[:, :2] / projected[:, 2:]
-    return np.asarray(pixels[((pixels >= 0) & (pixels <= np.array(size_of(other.pixels)) - 1)).all(1)])
 
 
 def _as_view(image: PosedImage) -> View:

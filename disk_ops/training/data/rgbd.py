@@ -18,11 +18,10 @@ import numpy as np
 from disk_ops.io.images import size_of
 from disk_ops.training.data.covisibility import PairGraph, require_scenes, split_scenes
 from disk_ops.training.data.depth_maps import find_depth, list_files, read_depth
+from disk_ops.training.data.framing import NO_DEPTH, PosedImage
 from disk_ops.training.data.overlap import coarse_depth, overlaps_by_depth, pairs_by_direction, pairs_by_overlap
 from disk_ops.training.data.posed import (
-    NO_DEPTH,
     PosedConfig,
-    PosedImage,
     PosedSource,
     check_aspect,
     check_camera,
@@ -105,7 +104,7 @@ class RgbdSource(PosedSource):
         scenes = split_scenes(graphs, frame.images, split, config.holdout, config.tuples_per_scene)
         why = "; ".join(notes[:3]) or "no images overlap as covisibility, max_angle and max_distance demand"
         require_scenes(scenes, name, split, config.holdout, f"looked for {frame.images} overlapping images: {why}")
-        super().__init__(name, config, frame, scenes)
+        super().__init__(name, config, frame, scenes, split)
         self.notes = tuple(notes)
 
     def read(self, scene: int, image: int) -> PosedImage:

@@ -153,7 +153,7 @@ def warp(
     width, height = size
     factor, sigma, radius = _smoothing(_scale(homography, (photo.shape[1], photo.shape[0]), size))
     # From here on pixels of the reduced photo, which are blocks of factor x factor pixels of the photo.
-    x, y, front = _sources(homography @ _enlarging(factor), size)
+    x, y, front = sources(homography @ _enlarging(factor), size)
     last_x, last_y = photo.shape[1] // factor - 1, photo.shape[0] // factor - 1
     mask = front & (x >= radius) & (x <= last_x - radius) & (y >= radius) & (y <= last_y - radius)
     if not mask.any():
@@ -174,7 +174,7 @@ def warp(
     return view[0].permute(1, 2, 0).numpy(), mask
 
 
-def _sources(homography: Matrix, size: Size) -> tuple[Matrix, Matrix, npt.NDArray[np.bool_]]:
+def sources(homography: Matrix, size: Size) -> tuple[Matrix, Matrix, npt.NDArray[np.bool_]]:
     """Where in the photo each pixel of a view comes from: x, y, and whether it is in front, each ``[h, w]``."""
     inverse = np.linalg.inv(homography) * np.sign(np.linalg.det(homography))
     columns, rows = np.arange(size[0], dtype=np.float64), np.arange(size[1], dtype=np.float64)[:, None]
