@@ -42,6 +42,14 @@ def test_without_data_the_toml_shows_what_each_kind_can_be_told(preset, tmp_path
     assert dataclasses.replace(config.source[0].options, path="somewhere") == photos.options
 
 
+def test_examples_can_be_read(repository):
+    examples = sorted((repository / "python" / "examples").glob("*.toml"))
+    assert examples
+    for path in examples:
+        [source] = read_config(path, ["rgbd:somewhere"]).source
+        assert source.options.path == "somewhere" and source.options.augments
+
+
 def test_paper_has_the_schedule_of_the_paper():
     config = read_config("paper")
     assert (config.data.width, config.data.height, config.data.images, config.data.batch_size) == (768, 768, 3, 2)
