@@ -30,52 +30,64 @@ inline void convolve_rows(const Image& image, const Convolution& layer, int64_t 
       }
 }
 
-// Pixels [top, top + rows) x [left, left + columns) of the convolution to one output. Each pixel's input is multiplied
-// by the 25 weights that it can meet, and the products are added where they belong. `top` is even.
+// kOnePixels pixels in a row of the convolution to one output. Lanes are channels; each pixel has a vector of its own,
+// whose lanes are added up at the end.
+inline void convolve_pixels(const float* const (&lines)[5],  // [kOnePixels + 4, channels] each: inputs above to below
+                            const float* weight,             // [channels / kLanes, 5, 5, kLanes]
+                            int64_t channels, float* sums) {  // [kOnePixels]
+  using T = Lanes<float>;
+  T::Vector sum[kOnePixels] = {};
+  for (int64_t c = 0; c < channels; c += T::kLanes, weight += 25 * T::kLanes)
+    for (int64_t v = 0; v < 5; ++v) {
+      T::Vector taps[5];
+#pragma GCC unroll 5
+      for (int u = 0; u < 5; ++u) taps[u] = T::load(weight + (5 * v + u) * T::kLanes);
+#pragma GCC unroll 12
+      for (int x = 0; x < kOnePixels + 4; ++x) {
+        const T::Vector value = T::load(lines[v] + x * channels + c);
+#pragma GCC unroll 5
+        for (int u = 0; u < 5; ++u)
+          if (x - u >= 0 && x - u < kOnePixels) sum[x - u] += value * taps[u];
+      }
+    }
+  T::sums(sum, sums);
+}
+
+// Pixels [top, top + rows) x [left, left + columns) of the convolution to one output. `top` is even.
 template <Resample resample>
-void convolve_to_one(const BlockInput& in, const float* weight,  // [channels, padded 25]
+void convolve_to_one(const BlockInput& input, const float* weight,  // [channels / kLanes, 5, 5, kLanes]
                      float bias, int64_t top, int64_t left, int64_t rows, int64_t columns, float* scratch,
                      float* out) {  // [height, width]
-  using T = Tile<float>;
-  constexpr int64_t kPadded = (25 + T::kColumns - 1) / T::kColumns * T::kColumns;
-  const int64_t channels = in.x_channels + in.skip_channels, wide = columns + 4, pixels = round_up(2 * wide, T::kRows);
-  float* const activation = scratch;                      // [pixels, channels]
-  float* const products = activation + pixels * channels;  // [pixels, kPadded]
-  float* const sums = products + pixels * kPadded;         // [rows, columns]
-  std::fill_n(sums, rows * columns, bias);
-  for (int64_t row = 0; row < rows + 4; row += 2) {
+  const BlockInput in = input;
+  using T = Lanes<float>;
+  const int64_t channels = in.x_channels + in.skip_channels, wide = round_up(columns, kOnePixels) + 4;
+  const auto line = [&](int64_t row) { return scratch + (row + 6) % 6 * wide * channels; };  // of six, row after row
+  for (int64_t row = -2; row < rows + 2; row += 2) {  // the rows that are read, relative to `top`
+    float* const upper = line(row);
+    float* const lower = line(row + 1);
     for (int64_t x = 0; x < wide; ++x)
       for (int64_t c = 0; c < channels; c += T::kLanes) {
         T::Vector value[2];
-        Input::activation_column<resample>(in, top - 2 + row, left - 2 + x, c, value);
-        T::store(activation + x * channels + c, value[0]);
-        T::store(activation + (wide + x) * channels + c, value[1]);
+        Input::activation_column<resample>(in, top + row, left - 2 + x, c, value);
+        T::store(upper + x * channels + c, value[0]);
+        T::store(lower + x * channels + c, value[1]);
       }
-    for (int64_t pixel = 0; pixel < 2 * wide; pixel += T::kRows)
-      for (int64_t k = 0; k < kPadded; k += T::kColumns) {
-        T::Vector sum[T::kRows][T::kVectors];
-        T::multiply(activation + pixel * channels, channels, 1, weight + k, kPadded, channels, sum);
-#pragma GCC unroll 16
-        for (int r = 0; r < T::kRows; ++r)
-          for (int v = 0; v < T::kVectors; ++v)
-            T::store(products + (pixel + r) * kPadded + k + v * T::kLanes, sum[r][v]);
-      }
-    for (int64_t half = 0; half < 2; ++half)
-      for (int64_t v = 0; v < 5; ++v) {
-        const int64_t y = row + half - v;
-        if (y < 0 || y >= rows) continue;
-        const float* const from = products + half * wide * kPadded + 5 * v;
-        for (int64_t x = 0; x < columns; ++x)
-          for (int64_t u = 0; u < 5; ++u) sums[y * columns + x] += from[(x + u) * kPadded + u];
+    for (int64_t y = std::max<int64_t>(0, row - 2); y < std::min(row, rows); ++y)
+      for (int64_t x = 0; x < columns; x += kOnePixels) {
+        const float* const lines[5] = {line(y - 2) + x * channels, line(y - 1) + x * channels, line(y) + x * channels,
+                                       line(y + 1) + x * channels, line(y + 2) + x * channels};
+        float sums[kOnePixels];
+        convolve_pixels(lines, weight, channels, sums);
+        for (int64_t i = 0; i < std::min<int64_t>(kOnePixels, columns - x); ++i)
+          out[(top + y) * in.width + left + x + i] = bias + sums[i];
       }
   }
-  for (int64_t y = 0; y < rows; ++y)
-    std::copy_n(sums + y * columns, columns, out + (top + y) * in.width + left);
 }
 
 // What the convolution reads in rows [first, first + count). `first` is even.
 template <Resample resample>
-void read_rows(const BlockInput& in, int64_t first, int64_t count, float* out) {  // [height, width, channels]
+void read_rows(const BlockInput& input, int64_t first, int64_t count, float* out) {  // [height, width, channels]
+  const BlockInput in = input;
   const int64_t channels = in.x_channels + in.skip_channels;
   for (int64_t row = first; row < first + count; row += 2)
     for (int64_t column = 0; column < in.width; ++column) {
@@ -91,7 +103,8 @@ void read_rows(const BlockInput& in, int64_t first, int64_t count, float* out) {
 
 // What the convolution reads around a pixel: [5, 5, channels].
 template <Resample resample>
-void read_patch(const BlockInput& in, int64_t x, int64_t y, float* patch) {
+void read_patch(const BlockInput& input, int64_t x, int64_t y, float* patch) {
+  const BlockInput in = input;
   const int64_t channels = in.x_channels + in.skip_channels;
   for (int64_t u = 0; u < 5; ++u)
     for (int64_t c = 0; c < channels; c += Input::kLanes) {

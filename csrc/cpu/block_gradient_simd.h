@@ -45,7 +45,9 @@ struct Gradient : Input {
 // Sums over rows [first, first + count), added to [3, channels]: the gradient before the gate, that times the
 // normalised value, and the gradient of the gate's slope. `first` is even.
 template <Resample resample>
-void sum_gradient(const BlockInput& in, const BlockGradient& gradient, int64_t first, int64_t count, double* sums) {
+void sum_gradient(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count, double* sums) {
+  const BlockInput in = input;
+  const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   const int64_t channels = in.x_channels + in.skip_channels;
   for (int64_t row = first; row < first + count; row += 2)
@@ -73,8 +75,10 @@ inline void add(float* to, Input::Vector value) { Input::store(to, Input::load(t
 
 // The gradient of rows [first, first + count) of the coarse image, which are 0 before: each of its pixels has a part in
 // four columns and four rows of the up-sampled one.
-inline void gradient_of_up(const BlockInput& in, const BlockGradient& gradient, int64_t first, int64_t count,
+inline void gradient_of_up(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count,
                            int64_t channel, float* grad_x) {
+  const BlockInput in = input;
+  const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   const int64_t step = in.x_width * in.x_channels;
   for (int64_t pair = std::max<int64_t>(0, first - 1); pair < std::min(first + count + 1, in.x_height); ++pair) {
@@ -104,14 +108,16 @@ inline void gradient_of_up(const BlockInput& in, const BlockGradient& gradient, 
 
 // The gradients of a part of an image: `count` pairs of rows after pooling or up-sampling, from pair `first`.
 template <Resample resample>
-void gradient_of_input(const BlockInput& in, const BlockGradient& gradient, int64_t first, int64_t count,
+void gradient_of_input(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count,
                        float* grad_x,       // [x_height, x_width, x_channels], 0 before
                        float* grad_skip) {  // [height, width, skip_channels]
+  const BlockInput in = input;
+  const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   for (int64_t channel = 0; channel < in.x_channels + in.skip_channels; channel += Input::kLanes) {
     const bool of_skip = channel >= in.x_channels;
     if (resample == Resample::kUp && !of_skip) {
-      gradient_of_up(in, gradient, first, count, channel, grad_x);
+      gradient_of_up(input, of_output, first, count, channel, grad_x);
       continue;
     }
     const int64_t pixel = of_skip ? in.skip_channels : in.x_channels;

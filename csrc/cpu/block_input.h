@@ -1,5 +1,7 @@
 // What the convolution of a block of the U-Net reads: a tensor that is pooled or up-sampled, perhaps a skip, normalised
 // and gated. It is computed where it is needed and never stored.
+//
+// Kernels copy these first: what a reference leads to, a compiler has to read again after each store of a result.
 #pragma once
 
 #include <cstdint>

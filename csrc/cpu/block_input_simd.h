@@ -99,8 +99,9 @@ struct Input : Lanes<float> {
 // Adds the sums over one or two rows of an up-sampled channel, each value less `offset`, and of their squares. Along a
 // row neighbours a, b of the coarse image become 3/4 a + 1/4 b and 1/4 a + 3/4 b, whose squares are 5/8 (a² + b²) +
 // 3/4 ab together, and both ends are copied once more: so each coarse pixel is looked at once, not twice.
-inline void sum_up_rows(const BlockInput& in, int64_t row, bool both, int64_t channel, Input::Vector offset,
+inline void sum_up_rows(const BlockInput& input, int64_t row, bool both, int64_t channel, Input::Vector offset,
                         Input::Vector& sum, Input::Vector& squares) {
+  const BlockInput in = input;
   using Vector = Input::Vector;
   const auto line = [&](int64_t position) {
     return in.x + Input::Between::clamp(position, in.x_height) * in.x_width * in.x_channels + channel;
@@ -129,17 +130,18 @@ inline void sum_up_rows(const BlockInput& in, int64_t row, bool both, int64_t ch
 
 // Sums over rows [first, first + count) of an input, each value less the channel's pivot, and of their squares.
 template <Resample resample>
-void sum_rows(const BlockInput& in, int64_t first, int64_t count, const float* pivot,  // [channels]
+void sum_rows(const BlockInput& input, int64_t first, int64_t count, const float* pivot,  // [channels]
               double* sum, double* squares) {                                           // [channels], added to
   using Vector = Input::Vector;
   constexpr int kLanes = Input::kLanes;
+  const BlockInput in = input;
   for (int64_t channel = 0; channel < in.x_channels + in.skip_channels; channel += kLanes) {
     const Vector offset = Input::load(pivot + channel);
     for (int64_t row = first; row < first + count; row += 2) {  // `first` is even
       const bool both = row + 1 < first + count;
       Vector total{}, total_squares{};
       const bool up = resample == Resample::kUp && channel < in.x_channels;
-      if (up) sum_up_rows(in, row, both, channel, offset, total, total_squares);
+      if (up) sum_up_rows(input, row, both, channel, offset, total, total_squares);
       for (int64_t column = 0; column < (up ? 0 : in.width); ++column) {
         Vector value[2];
         if (channel < in.x_channels)

@@ -25,8 +25,9 @@ inline void finish_tile(const float* products, int64_t point_step, const float* 
 
 // Tiles [first, first + count) of an image, counted along the rows.
 template <Resample resample>
-void convolve_tiles(const BlockInput& in, const Convolution& layer, int64_t first, int64_t count, float* scratch,
+void convolve_tiles(const BlockInput& input, const Convolution& layer, int64_t first, int64_t count, float* scratch,
                     float* out) {  // [height, width, outputs]
+  const BlockInput in = input;
   using T = Winograd;
   const int64_t channels = in.x_channels + in.skip_channels, tile_columns = (in.width + 3) / 4;
   const int64_t input_step = kTiles * channels + 16, product_step = kTiles * layer.padded_outputs + 16;
@@ -36,7 +37,7 @@ void convolve_tiles(const BlockInput& in, const Convolution& layer, int64_t firs
   for (int64_t done = 0; done < count;) {
     const int64_t tile_row = (first + done) / tile_columns, tile_column = (first + done) % tile_columns;
     const int64_t run = std::min(count - done, tile_columns - tile_column);
-    transform_tiles<resample>(in, tile_row, tile_column, run, channels, transformed + done * channels, input_step,
+    transform_tiles<resample>(input, tile_row, tile_column, run, channels, transformed + done * channels, input_step,
                               column_scratch);
     done += run;
   }

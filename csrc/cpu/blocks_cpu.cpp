@@ -26,7 +26,8 @@ constexpr int64_t kMomentRows = 16;  // rows whose sums are added up in float64;
 constexpr double kEpsilon = 1e-5;    // of the instance norm
 
 constexpr int64_t kStripRows = 16;   // of a direct convolution and of an activation; even
-constexpr int64_t kOneRows = 32, kOneColumns = 64;  // pixels of a convolution to one output; even
+constexpr int64_t kOneRows = 64, kOneColumns = 64;  // a part of a convolution to one output; even
+constexpr int64_t kOnePixels = 8;                   // of it at a time, in registers
 
 struct Image {  // any strides
   const float* data;
@@ -136,16 +137,17 @@ at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Ten
 }
 
 at::Tensor to_one(const Block& block, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
-  const int64_t channels = block.channels(), padded = round_up(25, kernel.columns);
-  std::vector<float> taps(channels * padded);
-  for (int64_t c = 0; c < channels; ++c) std::copy_n(weight.const_data_ptr<float>() + c * 25, 25, &taps[c * padded]);
+  const int64_t channels = block.channels(), lanes = kernel.lanes;
+  std::vector<float> taps(channels * 25);
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t tap = 0; tap < 25; ++tap)
+      taps[(c / lanes * 25 + tap) * lanes + c % lanes] = weight.const_data_ptr<float>()[c * 25 + tap];
   auto result = empty_channels_last({block.images(), 1, block.height(), block.width()}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const float offset = *bias.const_data_ptr<float>();
   const int64_t down = (block.height() + kOneRows - 1) / kOneRows, across = (block.width() + kOneColumns - 1) / kOneColumns;
-  const int64_t pixels = round_up(2 * (kOneColumns + 4), kernel.rows);
   at::parallel_for(0, block.images() * down * across, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(pixels * (channels + padded) + kOneRows * kOneColumns);
+    std::vector<float> scratch(6 * (kOneColumns + 4) * channels);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t image = i / (down * across), top = i / across % down * kOneRows, left = i % across * kOneColumns;
       kernel.convolve_to_one[block.resample()](block.image(image), taps.data(), offset, top, left,

@@ -70,6 +70,30 @@ struct Lanes {
     }
   }
 
+  // The sums over the lanes of eight vectors.
+  static inline void sums(const Vector (&values)[8], real* to) {
+#if DISK_VECTOR_BYTES >= 32
+    if constexpr (sizeof(real) == 4) {
+      const auto half = [&](int i) {
+#if DISK_VECTOR_BYTES == 64
+        const __m512 value = (__m512)values[i];
+        return _mm256_add_ps(_mm512_castps512_ps256(value), _mm512_extractf32x8_ps(value, 1));
+#else
+        return (__m256)values[i];
+#endif
+      };
+      __m256 four[2];
+      for (int i = 0; i < 2; ++i)
+        four[i] = _mm256_hadd_ps(_mm256_hadd_ps(half(4 * i), half(4 * i + 1)),
+                                 _mm256_hadd_ps(half(4 * i + 2), half(4 * i + 3)));
+      const __m256 low = _mm256_permute2f128_ps(four[0], four[1], 0x20);
+      _mm256_storeu_ps(to, _mm256_add_ps(low, _mm256_permute2f128_ps(four[0], four[1], 0x31)));
+      return;
+    }
+#endif
+    for (int i = 0; i < 8; ++i) to[i] = sum(values[i]);
+  }
+
   static inline real sum(Vector value) {  // left to right
     real total = 0;
     for (int lane = 0; lane < kLanes; ++lane) total += value[lane];
