@@ -1,8 +1,8 @@
 """Memory that the CPU kernels keep between calls.
 
 The network's large tensors are freed and needed again at each call. The C library would give their memory back to the
-system each time, and writing to fresh pages takes as long as the arithmetic of a cheap layer. So up to 512 MiB are kept,
-for all threads and detectors together.
+system each time, and writing to fresh pages takes as long as the arithmetic of a cheap layer. So up to 512 MiB are
+kept, for all threads and detectors together.
 """
 
 from __future__ import annotations

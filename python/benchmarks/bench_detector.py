@@ -1,4 +1,8 @@
-"""DISKDetector: image to features, against kornia's DISK with the same weights, and OpenCV's SIFT."""
+"""DISKDetector: image to features, against kornia's DISK with the same weights.
+
+Beside them kornia's XFeat, a network made to be light (with random weights, which take the same time), and OpenCV's
+SIFT: other features. Where kornia's DISK needs more memory than there is, it is left out.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ from harness import OURS, Row, compare, parse_arguments, synchronized, write
 from torch import Tensor
 
 from disk_ops import DISKDetector
+from disk_ops.tiled.memory import available_memory
 
-CASES = [(1, 480, 640), (1, 1024, 1024), (1, 1200, 1600)]
+CASES = [(1, 480, 640), (8, 480, 640), (1, 1024, 1024), (1, 1200, 1600), (1, 3000, 4000)]
 FEATURES = 2048
+KORNIA_BYTES_PER_PIXEL = 2300  # measured
 
 
 def implementations(images: Tensor, device: str) -> dict[str, Callable[[], object]]:
@@ -23,12 +29,18 @@ def implementations(images: Tensor, device: str) -> dict[str, Callable[[], objec
     try:
         import kornia.feature as KF
 
-        disk = KF.DISK().to(device).eval()
-        disk.load_state_dict(detector.state_dict())
-        found["kornia DISK"] = lambda: disk(images, n=FEATURES, pad_if_not_divisible=True)
+        needed, free = KORNIA_BYTES_PER_PIXEL * images[:, 0].numel(), available_memory()
+        if device != "cpu" or free is None or needed < free:
+            disk = KF.DISK().to(device).eval()
+            disk.load_state_dict(detector.state_dict())
+            found["kornia DISK"] = lambda: disk(images, n=FEATURES, pad_if_not_divisible=True)
+        else:
+            print(f"kornia's DISK needs about {needed / 1e9:.0f} GB for {list(images.shape)}: left out")
+        light = KF.XFeat(top_k=FEATURES, detection_threshold=0.0).to(device).eval()
+        found["kornia XFeat (other features)"] = lambda: light.detectAndCompute(images)
     except ImportError:
         print("kornia is not installed: left out")
-    if device == "cpu":
+    if device == "cpu" and len(images) == 1:
         import cv2
 
         cv2.setNumThreads(torch.get_num_threads())

@@ -19,7 +19,7 @@ MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.
 
 def table(result: dict[str, Any]) -> str:
     """One result as a Markdown table, with what it was measured on."""
-    forms = {"what": profile, "auc5": accuracies, "implementation": comparison}
+    forms = {"what": profile, "images": parity, "auc5": accuracies, "implementation": comparison}
     lines = next(form for key, form in forms.items() if key in result["rows"][0])(result["rows"])
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if number)
     device = result["cuda_device"] if "--device cuda" in result["command"] else result["processor"]
@@ -64,6 +64,22 @@ def accuracies(rows: list[dict[str, Any]]) -> list[str]:
             cells = [f"{found[method]['auc5']:.3f}" for method in methods]
             cells = [f"**{cell}**" if cell == f"{best:.3f}" else cell for cell in cells]
             lines.append(f"| {name} ({found[methods[0]]['pairs']}) | {' | '.join(cells)} |")
+    return lines
+
+
+def parity(rows: list[dict[str, Any]]) -> list[str]:
+    """Differences from the first implementation."""
+    lines = [
+        "| implementation | same keypoints, mean (least) | largest difference of a score | of a descriptor | AUC5 |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "same_keypoints" in row:
+            keypoints = f"{100 * row['same_keypoints']:.2f} % ({100 * row['least_same_keypoints']:.2f} %)"
+            cells = f"{keypoints} | {row['score']:.1e} | {row['descriptor']:.1e}"
+        else:
+            cells = " | | "
+        lines.append(f"| {row['implementation']}, {row['images']} images | {cells} | {row['auc5']:.4f} |")
     return lines
 
 
