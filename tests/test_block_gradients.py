@@ -161,6 +161,16 @@ class TestConvBlock:
         towards = torch.rand_like(output)
         torch.testing.assert_close(*(torch.autograd.grad(each, x, towards) for each in (output, expected)))
 
+    @pytest.mark.parametrize("outputs", [5, 129])
+    def test_any_number_of_outputs(self, outputs):
+        given = leaves(make_inputs(CASES["up"]._replace(outputs=outputs)).float())
+        output = block(given)
+        torch.testing.assert_close(output, layers(given), rtol=1e-4, atol=1e-4)
+        towards = torch.randn_like(output)
+        found, expected = gradients(given, output, towards), gradients(given, layers(given), towards)
+        for name, gradient in expected.items():
+            assert largest_error(found[name], gradient.double()) < 1e-3, name
+
     def test_dynamo(self):
         given = leaves(make_inputs(CASES["down"]).float())
         compiled = torch.compile(block, fullgraph=True, backend="aot_eager")

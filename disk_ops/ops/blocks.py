@@ -60,6 +60,11 @@ def conv_block(
         >>> conv_block(x, torch.rand(32, 32, 5, 5), torch.rand(32), skip, torch.rand(32), "up").shape
         torch.Size([1, 32, 8, 8])
     """
+    missing = -len(weight) % LANES
+    if missing and len(weight) > 1 and _convolves(x, weight[:1], bias[:1], skip, slope, resample):
+        pad = torch.nn.functional.pad  # outputs that are left out again
+        padded = (pad(weight, (0, 0, 0, 0, 0, 0, 0, missing)), pad(bias, (0, missing)))
+        return conv_block(x, *padded, skip, slope, resample)[:, : len(weight)]
     if not _convolves(x, weight, bias, skip, slope, resample):
         activation = block_activation(x, skip, slope, resample)
         return torch.nn.functional.conv2d(activation, weight, bias, padding="same")

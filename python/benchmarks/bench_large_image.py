@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from bench_detector import photograph_like
-from harness import Row, compare, parse_arguments, synchronized, write
+from harness import OURS, Row, compare, parse_arguments, synchronized, write
 
 from disk_ops import DISKDetector, buffers
 
@@ -20,14 +22,13 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     images = photograph_like(1, HEIGHT // scale, WIDTH // scale).to(arguments.device)
     detector = DISKDetector.from_pretrained(device=arguments.device)
     buffers.set_limit(0)  # what is kept between calls would hide the memory of the next one
-    calls = {"disk_ops": lambda: detector(images, n=FEATURES, max_memory=1000.0)}
-    for limit in GIGABYTES:
-        gigabytes = limit / scale**2
-        calls[f"max_memory {gigabytes:g}"] = lambda limit=gigabytes: detector(images, n=FEATURES, max_memory=limit)
-    least = GIGABYTES[-1] / scale**2
-    calls[f"max_memory {least:g}, sampled statistics"] = lambda: detector(
-        images, n=FEATURES, max_memory=least, statistics="sampled"
-    )
+
+    def detect(gigabytes: float, statistics: Literal["exact", "sampled"] = "exact") -> Callable[[], object]:
+        return lambda: detector(images, n=FEATURES, max_memory=gigabytes, statistics=statistics)
+
+    limits = [limit / scale**2 for limit in GIGABYTES]
+    calls = {OURS: detect(1000.0), **{f"max_memory {limit:g}": detect(limit) for limit in limits}}
+    calls[f"max_memory {limits[-1]:g}, sampled statistics"] = detect(limits[-1], "sampled")
     timed = {name: synchronized(call, arguments.device) for name, call in calls.items()}
     return compare("large image", f"1 x 3 x {images.shape[2]} x {images.shape[3]}, n {FEATURES}", timed, arguments)
 
