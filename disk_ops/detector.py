@@ -33,7 +33,7 @@ class DISKDetector(nn.Module):
     nothing is downloaded. Like kornia's, they keep ``window_size // 2`` pixels from the edges; ``border=0`` keeps all.
 
     Gradients reach the scores and descriptors (and the weights). Where they aren't needed use
-    ``torch.inference_mode()``: on the CPU, float32 images then take the fast network of :mod:`disk_ops.ops.blocks`.
+    ``torch.inference_mode()``, which takes less memory and, for large images, tiles.
 
     Args:
         desc_dim: descriptor dimension.
