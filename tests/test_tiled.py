@@ -197,7 +197,6 @@ class TestBoxes:
 
     def test_geometry(self):
         box = Box(4, 5, 9, 11)
-        assert box.area == 30
         assert box.grown(5, (10, 100)) == Box(0, 0, 10, 16)
         assert box.halved() == Box(2, 2, 5, 6) and box.doubled() == Box(8, 10, 18, 22)
         assert box.joined(Box(0, 7, 5, 20)) == Box(0, 5, 9, 20) and box.joined(None) == box

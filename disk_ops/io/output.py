@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import h5py
 
@@ -131,12 +132,13 @@ def check_writable(output: Path) -> None:
         raise OutputError(f"{output} can't be written: no permission to write to the folder {folder.resolve()}")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears when it is complete; raise `OutputError` if it can't be written."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that appears when it is complete; raise `OutputError` if it can't be written."""
     temporary = part_of(path)
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

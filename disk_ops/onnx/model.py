@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from disk_ops.detector import DISKDetector
-from disk_ops.io.output import OutputError, check_writable, write_whole
+from disk_ops.io.output import OutputError, check_writable, whole_file
 from disk_ops.model import UNet
 from disk_ops.onnx.graph import Graph, onnx
 from disk_ops.onnx.heads import Maxima, best_maxima, convolve_to_one, describe
@@ -98,7 +98,9 @@ def export_onnx(detector: DISKDetector, path: str | Path, *, overwrite: bool = F
         ValueError: an argument has a wrong value, or the detector can't be exported; the message says what came.
     """
     check_export(Path(path), overwrite=overwrite)
-    write_whole(Path(path), make_model(detector, **arguments).SerializeToString())
+    content = make_model(detector, **arguments).SerializeToString()
+    with whole_file(Path(path)) as file:
+        file.write(content)
 
 
 def check_export(path: Path, *, overwrite: bool = False) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from disk_ops import DISKDetector, demo
 from disk_ops.checkpoint import WEIGHTS_FOLDER, find_checkpoint
 from disk_ops.io import images as image_io
-from disk_ops.io.output import write_whole
+from disk_ops.io.output import whole_file
 from disk_ops.programs.common import OK, UserError, load_detector, note, printable, quiet_opencv
 from disk_ops.training.export import read_record
 
@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from error
     compared = _compare(model, detector, arguments.size or _TEST_SIZE)
-    write_whole(output, model.SerializeToString())
+    with whole_file(output) as file:
+        file.write(model.SerializeToString())
     print(printable(f"wrote {output}: {_summary(model, arguments.size)}"))
     print(compared)
     return OK

@@ -16,11 +16,6 @@ class Box(NamedTuple):
     bottom: int
     right: int
 
-    @property
-    def area(self) -> int:
-        """Number of pixels."""
-        return (self.bottom - self.top) * (self.right - self.left)
-
     def grown(self, margin: int, size: tuple[int, int]) -> Box:
         """With a margin on all sides that ends where the image of ``size`` (height, width) does."""
         return Box(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -18,7 +17,7 @@ from torch import Tensor
 
 import disk_ops
 from disk_ops.checkpoint import find_checkpoint, read_state_dict
-from disk_ops.io.output import OutputError, check_writable, part_of
+from disk_ops.io.output import OutputError, check_writable, whole_file
 
 _RECORD = "record"
 _SAFETENSORS, _PYTORCH = (".safetensors",), (".pth", ".pt")
@@ -55,20 +54,11 @@ def export_weights(
             raise ValueError(f"weights must be finite, but {name} holds {_not_finite(value)}")
         weights[name] = value.detach().to("cpu", torch.float32, copy=True).contiguous()
     plain = _plain(record, _RECORD)
-    temporary = part_of(path)
-    try:
-        with temporary.open("wb") as file:
-            if path.suffix.lower() in _SAFETENSORS:
-                file.write(_safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False)))
-            else:
-                torch.save({"extractor": weights, _RECORD: plain}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OutputError(f"{path} can't be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        if path.suffix.lower() in _SAFETENSORS:
+            file.write(_safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False)))
+        else:
+            torch.save({"extractor": weights, _RECORD: plain}, file)
 
 
 def _safetensors(weights: Mapping[str, Tensor], record: str) -> bytes:

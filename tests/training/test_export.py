@@ -16,7 +16,6 @@ import disk_ops
 from disk_ops import DISKDetector
 from disk_ops.checkpoint import WEIGHTS_FOLDER
 from disk_ops.io.output import OutputError
-from disk_ops.training import export
 from disk_ops.training.export import check_export, export_weights, read_record, training_record
 from disk_ops.training.schedule import ScheduleConfig
 from disk_ops.training.settings import to_mapping
@@ -147,7 +146,7 @@ def test_a_failure_leaves_what_was_there(
 
     path = tmp_path / f"a{suffix}"
     path.write_text("precious")
-    monkeypatch.setattr(export.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OutputError, match=rf"a\{suffix} can't be written: .*No space left"):
         export_weights(weights, path, RECORD, overwrite=True)
     assert path.read_text() == "precious" and files(tmp_path) == [path.name]
