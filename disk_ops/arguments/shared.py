@@ -1,0 +1,105 @@
+"""Arguments that several programs have."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from disk_ops.arguments.values import count_or_all, number, odd, ratio, size_limit
+
+STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
+
+Commands = argparse._SubParsersAction
+
+
+def add_command(
+    commands: Commands[argparse.ArgumentParser], name: str, about: str, more: str = ""
+) -> argparse.ArgumentParser:
+    """Add a program with its description."""
+    return commands.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
+        epilog=STATUS,
+    )
+
+
+def add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add ``--output`` and what becomes of an existing file."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=f"HDF5 file to write, such as {example}. Until it is complete the results are kept in FILE.part",
+    )
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument(
+        "--resume", action="store_true", help="add what is missing to an existing or interrupted FILE"
+    )
+    existing.add_argument(
+        "--overwrite", action="store_true", help="start afresh; an existing FILE is replaced at the end"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def add_detector(parser: argparse.ArgumentParser) -> None:
+    """Add everything that decides on the features of an image."""
+    add_n(parser)
+    parser.add_argument(
+        "--max-size",
+        type=size_limit,
+        default=1600,
+        metavar="PIXELS",
+        help="longest edge; larger images are scaled down for detection (antialiased), keypoints are given in the "
+        "original image. 0: never scale (default: %(default)s)",
+    )
+    add_maxima(parser)
+    add_weights(parser)
+    add_device(parser)
+
+
+def add_maxima(parser: argparse.ArgumentParser) -> None:
+    """Add what counts as a maximum of the heatmap."""
+    parser.add_argument(
+        "--window-size",
+        type=odd,
+        default=5,
+        metavar="W",
+        help="of non-maximum suppression, odd (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--score-threshold",
+        type=number,
+        default=0.0,
+        metavar="S",
+        help="only keypoints with a score above this (default: %(default)s)",
+    )
+
+
+def add_n(parser: argparse.ArgumentParser) -> None:
+    """Add ``--n``."""
+    parser.add_argument(
+        "--n", type=count_or_all, default=2048, help="keypoints per image at most, or all (default: %(default)s)"
+    )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add ``--weights``."""
+    parser.add_argument("--weights", default="start", metavar="NAME|FILE", help="checkpoint (default: %(default)s)")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: %(default)s)")
+
+
+def add_ratio(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ratio``."""
+    parser.add_argument(
+        "--ratio",
+        type=ratio,
+        metavar="R",
+        help="keep matches whose distance is at most R times that of the second best, both ways (default: keep all)",
+    )
