@@ -19,7 +19,13 @@ MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.
 
 def table(result: dict[str, Any]) -> str:
     """One result as a Markdown table, with what it was measured on."""
-    forms = {"what": profile, "images": parity, "auc5": accuracies, "implementation": comparison}
+    forms = {
+        "what": profile,
+        "load_from_files_ms": loading,
+        "images": parity,
+        "auc5": accuracies,
+        "implementation": comparison,
+    }
     lines = next(form for key, form in forms.items() if key in result["rows"][0])(result["rows"])
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if number)
     device = result["cuda_device"] if "--device cuda" in result["command"] else result["processor"]
@@ -80,6 +86,19 @@ def parity(rows: list[dict[str, Any]]) -> list[str]:
         else:
             cells = " | | "
         lines.append(f"| {row['implementation']}, {row['images']} images | {cells} | {row['auc5']:.4f} |")
+    return lines
+
+
+def loading(rows: list[dict[str, Any]]) -> list[str]:
+    """Loading beside training."""
+    lines = [
+        "| data | a sample from files | its images in the cache | a training step | of it waiting for data |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [milliseconds(row[key]) for key in ("load_from_files_ms", "load_from_cache_ms", "step_ms")]
+        waiting = f"{100 * row['waiting_ms'] / row['step_ms']:.1f} %"
+        lines.append(f"| {row['data']}, {row['images']} | {' | '.join(cells)} | {waiting} |")
     return lines
 
 
