@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,14 @@ def read_state_dict(checkpoint: str | Path | Mapping[str, Any]) -> dict[str, Ten
 def descriptor_dimension(state_dict: Mapping[str, Tensor]) -> int:
     """Descriptor dimension of the network that ``state_dict`` belongs to."""
     return state_dict[_LAST_WEIGHT].shape[0] - 1
+
+
+def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
+    """A hash of the names and values of weights, not of the file that they come from."""
+    digest = hashlib.sha256()
+    for key, value in sorted(state_dict.items()):
+        digest.update(key.encode() + value.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def find_checkpoint(checkpoint: str | Path) -> Path:

@@ -1,9 +1,10 @@
-"""Features of images as the evaluation takes them: from a detector or from OpenCV's SIFT."""
+"""Features of images as the evaluation takes them, from a detector or from OpenCV's SIFT, and their matches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cv2
@@ -16,10 +17,11 @@ from disk_ops.matching import MutualNearestNeighbor
 
 
 class Features(NamedTuple):
-    """Keypoints and descriptors of one image, on the CPU."""
+    """Keypoints, descriptors and scores of one image, on the CPU; best first where there are scores."""
 
     keypoints: Tensor  # [N, 2] xy pixels, integer at pixel centres
     descriptors: Tensor  # [N, D]
+    scores: Tensor | None = None  # [N]; None where the method has none
 
 
 Extractor = Callable[[Tensor], "Features | tuple[Tensor, Tensor]"]
@@ -52,15 +54,15 @@ class DetectorExtractor:
                 window_size=self.window_size,
                 mask=None if mask is None else mask.to(weight.device)[None],
             )[0]
-        return Features(features.keypoints.cpu(), features.descriptors.cpu())
+        return Features(features.keypoints.cpu(), features.descriptors.cpu(), features.detection_scores.cpu())
 
 
-class RootSift:
-    """Extract SIFT features with OpenCV and normalise them as RootSIFT (Arandjelović and Zisserman, 2012).
+class Sift:
+    """Extract SIFT features with OpenCV.
 
     Args:
-        n: at most this many features per image, those of the highest contrast. As usual with SIFT, a point with several
-            orientations counts as several features.
+        n: at most this many features per image, those of the highest contrast, which is their score. As usual with
+            SIFT, a point with several orientations counts as several features.
     """
 
     # OpenCV doubles the image by interpolation about pixel corners and halves the coordinates about pixel centres, so
@@ -79,11 +81,30 @@ class RootSift:
         grey = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2GRAY)
         found, described = cv2.SIFT_create(self.n).detectAndCompute(grey, None)
         if described is None:
-            return Features(torch.empty(0, 2), torch.empty(0, 128))
+            return Features(torch.empty(0, 2), torch.empty(0, 128), torch.empty(0))
         points = np.array([keypoint.pt for keypoint in found], dtype=np.float32) - np.float32(self.SHIFT)
-        descriptors = torch.from_numpy(described)
-        rooted = (descriptors / descriptors.sum(1, keepdim=True).clamp(min=1e-12)).sqrt()
-        return Features(torch.from_numpy(points)[: self.n], rooted[: self.n])  # equal contrasts could exceed n
+        scores = torch.tensor([keypoint.response for keypoint in found])
+        order = scores.argsort(descending=True, stable=True)[: self.n]  # equal contrasts could exceed n
+        descriptors = self.normalize(torch.from_numpy(described))
+        return Features(torch.from_numpy(points)[order], descriptors[order], scores[order])
+
+    def normalize(
+        self,
+        descriptors: Tensor,  # [N, 128] as OpenCV gives them
+    ) -> Tensor:
+        """Return the descriptors ``[N, 128]`` to match."""
+        return descriptors
+
+
+class RootSift(Sift):
+    """Extract SIFT features with OpenCV and normalise them as RootSIFT (Arandjelović and Zisserman, 2012)."""
+
+    def normalize(
+        self,
+        descriptors: Tensor,  # [N, 128]
+    ) -> Tensor:
+        """Return the square roots of descriptors ``[N, 128]`` that sum to 1, so that they have unit length."""
+        return (descriptors / descriptors.sum(1, keepdim=True).clamp(min=1e-12)).sqrt()
 
 
 @contextmanager
@@ -98,7 +119,26 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@dataclass(frozen=True)
+class Matcher:
+    """Match features by mutual nearest neighbours, optionally after the ratio test.
+
+    Args:
+        ratio: keep matches whose distance is at most ``ratio`` times that of the second best, both ways; ``None``: all.
+        device: where the descriptors are compared.
+    """
+
+    ratio: float | None = None
+    device: str | torch.device = "cpu"
+
+    def __call__(self, features1: Features, features2: Features) -> Tensor:
+        """Return pairs of rows ``[K, 2]`` int64 on the CPU. Descriptors that hold NaN match nothing."""
+        _, pairs = MutualNearestNeighbor(self.ratio)(
+            features1.descriptors.to(self.device), features2.descriptors.to(self.device)
+        )
+        return pairs.cpu()
+
+
 def mutual_matches(features1: Features, features2: Features) -> Tensor:
     """Mutual nearest neighbours: pairs of rows ``[K, 2]`` int64. Descriptors that hold NaN match nothing."""
-    _, pairs = MutualNearestNeighbor()(features1.descriptors, features2.descriptors)
-    return pairs
+    return Matcher()(features1, features2)

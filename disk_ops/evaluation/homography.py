@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Extractor, Features, mutual_matches
 from disk_ops.io.images import (
     IMAGE_EXTENSIONS,
@@ -42,7 +43,7 @@ _LAYOUTS = (  # homography file, image file
 Matrix = npt.NDArray[np.float64]
 
 
-class SetError(Exception):
+class SetError(EvaluationError):
     """A homography set, or a file of it, that can't be used."""
 
     def __init__(self, path: Path, reason: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from disk_ops import DISKDetector
+from disk_ops.checkpoint import weights_digest
 from disk_ops.io.hdf5 import StorageError
 from disk_ops.io.images import ImageError
 from disk_ops.io.inputs import InputError
@@ -84,10 +84,8 @@ def load_detector(weights: str, device: torch.device, dtype: str = "float32") ->
         detector = DISKDetector.from_pretrained(weights)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"--weights {weights}: {error}") from error
-    digest = hashlib.sha256()
-    for key, value in sorted(detector.state_dict().items()):
-        digest.update(key.encode() + value.detach().float().cpu().contiguous().numpy().tobytes())
-    return detector.to(device, DTYPES[dtype]).eval(), digest.hexdigest()[:16]
+    digest = weights_digest(detector.state_dict())
+    return detector.to(device, DTYPES[dtype]).eval(), digest
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,133 @@
+"""Local features that are compared: DISK, OpenCV's SIFT and RootSIFT, and what kornia has, by names such as a user gives.
+
+``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``sift``, ``rootsift``, ``kornia:NAME`` and
+``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its weights from CHECKPOINT, or from
+torch hub's cache where they are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import torch
+from torch import Tensor
+
+import disk_ops
+from disk_ops.checkpoint import find_checkpoint, weights_digest
+from disk_ops.detector import DISKDetector
+from disk_ops.evaluation.errors import EvaluationError
+from disk_ops.evaluation.features import DetectorExtractor, Features, RootSift, Sift
+from disk_ops.evaluation.kornia_methods import KORNIA_MODELS, find_kornia_weights, load_kornia
+
+FORMS = "disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that is ready to use.
+
+    Attributes:
+        name: as tables show it.
+        fingerprint: changes whenever results may: a hash of the weights' values, or the version of what computes.
+        function: an image ``[3, H, W]`` and the number of features to its features.
+    """
+
+    name: str
+    fingerprint: str
+    function: Callable[[Tensor, int], Features]
+
+    def extract(
+        self,
+        image: Tensor,  # [3, H, W] float32 in [0, 1]
+        n: int,
+    ) -> Features:
+        """At most n features of an image, best first where they have scores."""
+        return self.function(image, n)
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method that was named and whose files are there, not loaded yet."""
+
+    name: str
+    kind: Literal["disk", "sift", "rootsift", "kornia"]
+    model: str = ""  # of kornia
+    checkpoint: str = ""  # a name or path; empty for the default
+
+    def load(self, device: str | torch.device = "cpu") -> Method:
+        """Load the weights onto a device.
+
+        Raises:
+            EvaluationError: the weights can't be used.
+        """
+        try:
+            if self.kind == "disk":
+                detector = DISKDetector.from_pretrained(self.checkpoint or "start").to(device).eval()
+                return detector_method(detector, self.name)
+            if self.kind == "kornia":
+                function, fingerprint = load_kornia(self.model, self.checkpoint, torch.device(device))
+                return Method(self.name, fingerprint, function)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise EvaluationError(f"--method {self.name}: {error}") from error
+        extractor = RootSift if self.kind == "rootsift" else Sift
+        return Method(self.name, f"{self.kind} opencv {cv2.__version__}", lambda image, n: extractor(n)(image))
+
+
+def detector_method(detector: DISKDetector, name: str, window_size: int = 5) -> Method:
+    """The method of a detector, which is in evaluation mode.
+
+    Args:
+        detector: is used on the device that it is on.
+        name: as tables show it.
+        window_size: of the non-maximum suppression.
+    """
+    device = next(detector.parameters()).device.type
+    fingerprint = f"disk {weights_digest(detector.state_dict())} {window_size} {device} {disk_ops.__version__}"
+    return Method(name, fingerprint, lambda image, n: DetectorExtractor(detector, n, window_size)(image))
+
+
+def parse_method(text: str) -> MethodSpec:
+    """Understand the name of a method, and find its weights, without loading them.
+
+    Raises:
+        EvaluationError: there is no such method, or its weights are not there.
+    """
+    kind, _, rest = text.partition(":")
+    if kind in ("sift", "rootsift") and not rest:
+        return MethodSpec(kind, kind)  # type: ignore[arg-type]
+    if kind == "disk":
+        try:
+            find_checkpoint(rest or "start")
+        except (OSError, ValueError) as error:
+            raise EvaluationError(f"--method {text}: {error}") from error
+        return MethodSpec(f"disk:{Path(rest).name}" if rest else "disk", "disk", checkpoint=rest)
+    if kind == "kornia":
+        model, _, checkpoint = rest.partition(":")
+        if model not in KORNIA_MODELS:
+            known = ", ".join(sorted(KORNIA_MODELS))
+            raise EvaluationError(f"--method {text}: kornia's methods are {known}, got {model!r}")
+        find_kornia_weights(model, checkpoint)
+        return MethodSpec(f"kornia:{model}", "kornia", model, checkpoint)
+    raise EvaluationError(f"--method must be one of {FORMS}; got {text!r}")
+
+
+def parse_methods(texts: Sequence[str]) -> list[MethodSpec]:
+    """Understand the names of methods and give each a name of its own for tables: as short as they can be told apart.
+
+    Raises:
+        EvaluationError: there is no such method, its weights are not there, or it is named twice.
+    """
+    specs = [parse_method(text) for text in texts]
+    for text in texts:
+        if texts.count(text) > 1:
+            raise EvaluationError(f"--method {text} is given twice")
+    names = [spec.name for spec in specs]
+    specs = [
+        replace(spec, name=text) if names.count(spec.name) > 1 else spec
+        for spec, text in zip(specs, texts, strict=True)
+    ]
+    return specs
