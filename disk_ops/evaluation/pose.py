@@ -1,4 +1,4 @@
-"""Relative pose from matches, and its error: the stereo task of DISK's appendix, with OpenCV's MAGSAC.
+"""Relative pose from matches, and its error: the stereo task of DISK's appendix.
 
 Points are pixels in xy order with integer pixel centres. Cameras follow ``x_cam = R X_world + t`` and ``x = K x_cam``;
 the relative pose of two is ``x_cam2 = R x_cam1 + t`` and found up to the length of t.
@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from disk_ops.evaluation.robust import (
+    CONFIDENCE,
+    ITERATIONS,
+    THRESHOLD,
+    checked_intrinsics,
+    checked_points,
+    estimate_essential,
+    estimate_fundamental,
+    rays,
+)
+
 MINIMUM_MATCHES = 10
 """With fewer no pose is estimated."""
 
+Geometry = Literal["fundamental", "essential"]
 Array = npt.NDArray[np.float64]
 
 
@@ -25,7 +37,7 @@ class RelativePose(NamedTuple):
 
     R: Array  # [3, 3]
     t: Array  # [3], of length 1
-    inliers: npt.NDArray[np.bool_]  # [K] matches that agree with the fundamental matrix
+    inliers: npt.NDArray[np.bool_]  # [K] matches that agree with the matrix
 
 
 class PoseError(NamedTuple):
@@ -45,60 +57,58 @@ def estimate_relative_pose(
     points2: npt.ArrayLike,  # [K, 2] the matches of points1
     K1: npt.ArrayLike,  # [3, 3]
     K2: npt.ArrayLike,  # [3, 3]
-    threshold: float = 0.75,
-    confidence: float = 0.9999,
-    iterations: int = 10_000,
+    threshold: float = THRESHOLD,
+    confidence: float = CONFIDENCE,
+    iterations: int = ITERATIONS,
+    *,
+    geometry: Geometry = "fundamental",
+    method: str = "magsac",
 ) -> RelativePose | None:
-    """Estimate the fundamental matrix with MAGSAC, and with the intrinsics the pose.
+    """Estimate the fundamental or essential matrix, and from it and the intrinsics the pose.
 
-    The result depends on the arguments only: MAGSAC's random numbers are its own and start alike in each call.
+    With ``magsac`` the result depends on the arguments only.
 
     Args:
         points1: pixels of image 1. Matches that are not finite count as outliers.
         points2: pixels of image 2.
         K1: intrinsics of image 1.
         K2: intrinsics of image 2.
-        threshold: pixels, of MAGSAC.
-        confidence: of MAGSAC.
+        threshold: pixels, of the estimator.
+        confidence: of the estimator.
         iterations: at most this many.
+        geometry: ``fundamental``, as the paper, or ``essential``: the intrinsics then restrict the matrix, too.
+        method: of :mod:`disk_ops.evaluation.robust`.
 
     Returns:
         The pose, or None where fewer than ``MINIMUM_MATCHES`` matches are given or none was found.
+
+    Raises:
+        ValueError: a wrong argument, or an estimator that isn't installed.
     """
-    xy1, xy2 = _points(points1, "points1"), _points(points2, "points2")
-    if xy1.shape != xy2.shape:
-        raise ValueError(f"points2 must have the shape of points1 {list(xy1.shape)}, got {list(xy2.shape)}")
-    intrinsics1, intrinsics2 = _matrix(K1, "K1"), _matrix(K2, "K2")
-    finite = np.asarray(np.isfinite(np.hstack([xy1, xy2])).all(axis=1))
-    if finite.sum() < MINIMUM_MATCHES:
+    xy1, xy2 = checked_points(points1, "points1"), checked_points(points2, "points2")
+    intrinsics1, intrinsics2 = checked_intrinsics(K1, "K1"), checked_intrinsics(K2, "K2")
+    if geometry == "essential":
+        found = estimate_essential(xy1, xy2, intrinsics1, intrinsics2, method, threshold, confidence, iterations)
+    elif geometry == "fundamental":
+        found = estimate_fundamental(xy1, xy2, method, threshold, confidence, iterations)
+    else:
+        raise ValueError(f"geometry must be fundamental or essential, got {geometry!r}")
+    if found is None or np.isfinite(np.hstack([xy1, xy2])).all(axis=1).sum() < MINIMUM_MATCHES:
         return None
-    xy1, xy2 = xy1[finite], xy2[finite]
-    try:
-        F, mask = cv2.findFundamentalMat(xy1, xy2, cv2.USAC_MAGSAC, threshold, confidence, iterations)
-    except cv2.error:
-        return None
-    if F is None or F.shape != (3, 3) or not np.isfinite(F).all():
-        return None
-    found = _decompose(
-        intrinsics2.T @ F @ intrinsics1, _normalize(xy1, intrinsics1), _normalize(xy2, intrinsics2), mask
-    )
-    if found is None:
-        return None
-    inliers = np.zeros(len(finite), dtype=np.bool_)
-    inliers[finite] = mask.ravel() != 0
-    return RelativePose(*found, inliers)
+    E = found.matrix if geometry == "essential" else intrinsics2.T @ found.matrix @ intrinsics1
+    pose = _decompose(E, rays(xy1[found.inliers], intrinsics1), rays(xy2[found.inliers], intrinsics2))
+    return None if pose is None else RelativePose(*pose, found.inliers)
 
 
 def _decompose(
     E: Array,  # [3, 3]
-    x1: Array,  # [K, 2] in units of the focal length
+    x1: Array,  # [K, 2] inliers, in units of the focal length
     x2: Array,  # [K, 2]
-    mask: npt.NDArray[np.uint8],  # [K, 1] inliers
 ) -> tuple[Array, Array] | None:
     # Of the four poses the one that has most points in front of both cameras. By default OpenCV leaves out points
     # farther away than 50 baselines, and with a short baseline decides by what is left: a few outliers, or nothing.
     try:
-        _, R, t, _, _ = cv2.recoverPose(E, x1, x2, np.eye(3), distanceThresh=1e9, mask=mask.copy())
+        _, R, t, _, _ = cv2.recoverPose(E, x1, x2, np.eye(3), distanceThresh=1e9)
     except cv2.error:
         return None
     t = t.ravel()
@@ -169,26 +179,3 @@ def mean_average_accuracy(errors: Sequence[float], limit: int = 10) -> float:
         raise ValueError(f"limit must be a positive number of degrees, got {limit}")
     values = np.asarray(errors, np.float64)
     return float(np.mean([(values < threshold).mean() for threshold in range(1, limit + 1)]))
-
-
-def _points(points: npt.ArrayLike, name: str) -> Array:
-    array = np.ascontiguousarray(points, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(f"{name} must have shape [K, 2], got {list(array.shape)}")
-    return array
-
-
-def _matrix(K: npt.ArrayLike, name: str) -> Array:
-    array = np.asarray(K, np.float64)
-    if array.shape != (3, 3) or not np.isfinite(array).all() or np.linalg.det(array) == 0:
-        raise ValueError(f"{name} must be an invertible matrix [3, 3], got {array.tolist()}")
-    return array
-
-
-def _normalize(
-    points: Array,  # [K, 2] pixels
-    intrinsics: Array,  # [3, 3]
-) -> Array:
-    """Points ``[K, 2]`` in units of the focal length."""
-    rays = np.column_stack([points, np.ones(len(points))]) @ np.linalg.inv(intrinsics).T
-    return np.ascontiguousarray(rays[:, :2] / rays[:, 2:])
