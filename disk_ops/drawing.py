@@ -86,6 +86,7 @@ def draw_matches(
     points1: Points,  # [K, 2] the partners of points0
     max_width: int = 1600,
     max_lines: int = 150,
+    colors: Colors | None = None,  # [K, 3]
 ) -> Picture:
     """Draw two images side by side, matching points in the same colour and joined by lines.
 
@@ -96,6 +97,7 @@ def draw_matches(
         points1: their partners in the right image.
         max_width: width of the picture at most.
         max_lines: of more matches, as many are joined by lines, spread over the left image; all are drawn as points.
+        colors: of the matches; by default by their height in the left image.
     """
     height, factors = _common_height(image0, image1, max_width)
     left, right = (
@@ -106,7 +108,8 @@ def draw_matches(
     offset = np.array([left.shape[1] + _GAP, 0], dtype=np.float32)
     on0 = scale_points(points0, factors[0])
     on1 = scale_points(points1, factors[1]) + offset
-    colors = height_colors(points0)
+    if colors is None:
+        colors = height_colors(points0)
     large = enlarge(canvas)
     draw_lines(large, on0, on1, colors, choose_spread(on0, max_lines))
     radius = float(np.clip(canvas.shape[1] / 680, 1.8, 2.6))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from disk_ops.arguments.evaluation import add_evaluate
 from disk_ops.arguments.export import add_export_onnx
 from disk_ops.arguments.features import add_demo, add_extract, add_match, add_show
 from disk_ops.arguments.training import add_train
 
-PROGRAMS = ("extract", "match", "show", "demo", "train", "export-onnx")
+PROGRAMS = ("extract", "match", "show", "demo", "train", "evaluate", "export-onnx")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_show(commands)
     add_demo(commands)
     add_train(commands)
+    add_evaluate(commands)
     add_export_onnx(commands)
     return parser
 

@@ -27,6 +27,13 @@ def ratio(text: str) -> float:
     return _checked(float, text, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 
 
+def ratio_or_word(text: str) -> float | str | None:
+    """A number above 0 and at most 1; ``auto``; None for ``none``."""
+    if text in ("none", "auto"):
+        return None if text == "none" else text
+    return _checked(float, text, lambda value: 0 < value <= 1, "none, auto, or a number above 0 and at most 1")
+
+
 def count_or_all(text: str) -> int | str:
     """A positive integer, or ``all``."""
     return "all" if text == "all" else int(_checked(int, text, lambda value: value >= 1, "a positive integer or 'all'"))

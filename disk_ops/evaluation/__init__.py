@@ -1,7 +1,8 @@
 """Evaluation: matching accuracy under homographies and relative pose, with the paper's protocols."""
 
 from disk_ops.evaluation.features import DetectorExtractor, Features, RootSift, mutual_matches
-from disk_ops.evaluation.homography import HomographySet, evaluate_set, find_homography_sets, matching_accuracy
+from disk_ops.evaluation.homography import evaluate_set, matching_accuracy
+from disk_ops.evaluation.homography_sets import HomographySet, find_homography_sets
 from disk_ops.evaluation.pose import estimate_relative_pose, mean_average_accuracy, pose_error, relative_pose
 
 __all__ = [

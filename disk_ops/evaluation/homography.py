@@ -1,4 +1,4 @@
-"""Matching accuracy on images with known homographies: HPatches, Oxford affine, and sets in their layouts.
+"""Matching accuracy on images with known homographies.
 
 For mutual nearest neighbours of two images, the share whose reprojection error (image 1 warped into image 2) is at most
 1, 2, ... 10 pixels; its mean over pairs of images is the MMA, and the mean of that over 1 to 5 pixels the paper's
@@ -8,128 +8,20 @@ Errors are in pixels of the images that features come from.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Extractor, Features, mutual_matches
-from disk_ops.io.images import (
-    IMAGE_EXTENSIONS,
-    ImageError,
-    Pixels,
-    Size,
-    downscale,
-    limited_size,
-    read_image,
-    size_of,
-    to_rgb_float,
-)
-from disk_ops.io.inputs import natural_key
+from disk_ops.evaluation.homography_sets import HomographySet, Matrix
+from disk_ops.io.images import Size, downscale, limited_size, size_of, to_rgb_float
 
 THRESHOLDS = tuple(range(1, 11))
 """Pixels up to which a match counts as correct."""
-
-_LAYOUTS = (  # homography file, image file
-    (re.compile(r"H1to(\d+)p"), "img{}"),  # Oxford
-    (re.compile(r"H_1_(\d+)"), "{}"),  # HPatches
-)
-Matrix = npt.NDArray[np.float64]
-
-
-class SetError(EvaluationError):
-    """A homography set, or a file of it, that can't be used."""
-
-    def __init__(self, path: Path, reason: object) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = path, str(reason)
-
-    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return type(self), (self.path, self.reason)
-
-
-@dataclass(frozen=True)
-class HomographySet:
-    """A reference image and others, with the homography from the reference to each: files, not yet read."""
-
-    name: str  # path below the folder that was searched
-    images: tuple[Path, ...]  # the reference first
-    homographies: tuple[Path, ...]  # one less
-
-    @property
-    def collection(self) -> str:
-        """What the set belongs to: the folder that holds it, or itself."""
-        return self.name.rpartition("/")[0] or self.name
-
-    def read_pixels(self, index: int) -> Pixels:
-        """Decode an image, ``[H, W]`` or ``[H, W, 3]``."""
-        try:
-            return read_image(self.images[index])
-        except ImageError as error:
-            raise SetError(self.images[index], error) from error
-
-    def read_homography(self, index: int) -> Matrix:
-        """The homography ``[3, 3]`` from the reference to an image, in pixels of the files."""
-        if index == 0:
-            return np.eye(3)
-        path = self.homographies[index - 1]
-        try:
-            numbers = np.array(path.read_text().split(), dtype=np.float64)
-        except (OSError, ValueError) as error:
-            raise SetError(path, f"can't be read as numbers: {error}") from error
-        if numbers.size != 9 or not np.isfinite(numbers).all() or np.linalg.det(numbers.reshape(3, 3)) == 0:
-            raise SetError(path, "must hold the 9 numbers of an invertible 3x3 matrix")
-        return numbers.reshape(3, 3)
-
-
-def find_homography_sets(folder: str | Path) -> list[HomographySet]:
-    """Find homography sets in a folder, which may be one itself, or hold them at any depth; in natural order.
-
-    A set is a folder with ``H1to2p``, ... and ``img1.*``, ... (Oxford), or ``H_1_2``, ... and ``1.*``, ... (HPatches).
-
-    Raises:
-        SetError: there is none, or one lacks an image.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise SetError(root, "no such folder")
-    sets = list(_sets_below(root, root, set()))
-    if not sets:
-        raise SetError(root, "no homography set: looked for folders with H1to2p and img1.*, or H_1_2 and 1.*")
-    return sets
-
-
-def _sets_below(folder: Path, root: Path, visited: set[Path]) -> Iterator[HomographySet]:
-    if folder.resolve() in visited:  # links may lead in circles
-        return
-    visited.add(folder.resolve())
-    try:
-        entries = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
-    except OSError as error:
-        raise SetError(folder, error.strerror or error) from error
-    name = folder.relative_to(root).as_posix() if folder != root else root.resolve().name
-    for pattern, image_name in _LAYOUTS:
-        numbered = [(match[1], path) for path in entries if (match := pattern.fullmatch(path.name))]
-        if numbered:
-            images = [_image(folder, entries, image_name.format(number)) for number in ("1", *dict(numbered))]
-            yield HomographySet(name, tuple(images), tuple(path for _, path in numbered))
-            return
-    for path in entries:
-        if path.is_dir() and not path.name.startswith("."):
-            yield from _sets_below(path, root, visited)
-
-
-def _image(folder: Path, entries: Sequence[Path], stem: str) -> Path:
-    for path in entries:
-        if path.stem == stem and path.suffix.lower() in IMAGE_EXTENSIONS:
-            return path
-    raise SetError(folder, f"has a homography for the image {stem}.*, but not the image")
 
 
 def resize_matrix(original: Size, resized: Size) -> Matrix:
@@ -170,6 +62,65 @@ def matching_accuracy(
     return tuple((errors <= threshold).double().mean().item() for threshold in thresholds)
 
 
+def repeatability(
+    keypoints1: Tensor,  # [N, 2]
+    keypoints2: Tensor,  # [M, 2]
+    homography: Tensor | Matrix,  # [3, 3], image 1 to image 2
+    size1: Size,
+    size2: Size,
+    threshold: float = 3.0,
+) -> float | None:
+    """The share of keypoints in the area that both images show that are found in both.
+
+    A keypoint lies in the common area if the homography takes it into the other image. It is found again if a keypoint
+    of the other image is within ``threshold`` pixels of there, in pixels of that image. Keypoints of both images count
+    alike: found ones of both, divided by all in the common area of both (as in SuperPoint's evaluation).
+
+    Returns:
+        The share, or None where no keypoint lies in the common area.
+    """
+    matrix = torch.as_tensor(homography, dtype=torch.float64)
+    found1, common1 = _found_again(warp(keypoints1, matrix), keypoints2, size2, threshold)
+    found2, common2 = _found_again(warp(keypoints2, torch.linalg.inv(matrix)), keypoints1, size1, threshold)
+    return (found1 + found2) / (common1 + common2) if common1 + common2 else None
+
+
+def _found_again(
+    warped: Tensor,  # [N, 2]
+    keypoints: Tensor,  # [M, 2] of the image that the others were warped into
+    size: Size,
+    threshold: float,
+) -> tuple[int, int]:
+    """How many warped points lie near a keypoint, and how many lie in the image."""
+    limit = warped.new_tensor(size) - 0.5
+    inside = warped[((warped >= -0.5) & (warped <= limit)).all(1)]
+    if not len(keypoints):
+        return 0, len(inside)
+    others = keypoints.to(warped.dtype)
+    # Few rows at a time: the whole matrix of 8000 and 8000 points would take half a gigabyte.
+    exact = "donot_use_mm_for_euclid_dist"
+    nearest = [torch.cdist(rows, others, compute_mode=exact).amin(1) for rows in inside.split(1024)]
+    return sum(int((distances <= threshold).sum()) for distances in nearest), len(inside)
+
+
+def corner_error(
+    estimate: Matrix | None,  # [3, 3], image 1 to image 2
+    truth: Matrix,  # [3, 3]
+    size: Size,
+) -> float:
+    """The mean distance, in pixels of image 2, between where two homographies take the corners of image 1.
+
+    Corners are the centres of the corner pixels of an image of this size (width, height). Without an estimate, and
+    where a corner is taken beyond the horizon, inf.
+    """
+    if estimate is None or np.linalg.det(estimate) == 0:
+        return float("inf")
+    right, bottom = size[0] - 1.0, size[1] - 1.0
+    corners = torch.tensor([[0, 0], [right, 0], [right, bottom], [0, bottom]])
+    error = torch.linalg.vector_norm(warp(corners, estimate) - warp(corners, truth), dim=1).mean().item()
+    return error if np.isfinite(error) else float("inf")
+
+
 @dataclass(frozen=True)
 class PairAccuracy:
     """How well two images were matched."""
@@ -199,6 +150,41 @@ def pair_accuracy(
     return PairAccuracy(*name, counts, len(matches), matching_accuracy(errors))
 
 
+class View(NamedTuple):
+    """An image of a set as features are made of it."""
+
+    name: str
+    image: Tensor  # [3, H, W] float32 in [0, 1]
+    homography: Matrix  # [3, 3] from the reference, in pixels of the resized images
+
+    @property
+    def size(self) -> Size:
+        """(width, height)."""
+        return self.image.shape[2], self.image.shape[1]
+
+
+def read_views(homography_set: HomographySet, max_size: int | None = 1024) -> Iterator[View]:
+    """Read the images of a set one after the other, the reference first.
+
+    Args:
+        homography_set: from :func:`disk_ops.evaluation.homography_sets.find_homography_sets`.
+        max_size: images whose longest edge is longer are downscaled to it; ``None``: never.
+
+    Raises:
+        SetError: a file can't be used.
+    """
+    from_reference: Matrix = np.eye(3)  # pixels of the resized reference to those of its file
+    for index, path in enumerate(homography_set.images):
+        homography = homography_set.read_homography(index)
+        pixels = homography_set.read_pixels(index)
+        size = limited_size(size_of(pixels), max_size)
+        to_resized = resize_matrix(size_of(pixels), size)
+        if index == 0:
+            from_reference = np.asarray(np.linalg.inv(to_resized), np.float64)
+        image = torch.from_numpy(to_rgb_float(downscale(pixels, size)))
+        yield View(path.name, image, to_resized @ homography @ from_reference)
+
+
 def evaluate_set(
     homography_set: HomographySet,
     extractor: Extractor,
@@ -214,19 +200,12 @@ def evaluate_set(
     Raises:
         SetError: a file can't be used.
     """
-    reference, result = None, []
-    for index, path in enumerate(homography_set.images):
-        homography = homography_set.read_homography(index)
-        pixels = homography_set.read_pixels(index)
-        size = limited_size(size_of(pixels), max_size)
-        features = Features(*extractor(torch.from_numpy(to_rgb_float(downscale(pixels, size)))))
-        to_resized = resize_matrix(size_of(pixels), size)
-        if reference is None:
-            reference, from_resized = features, np.linalg.inv(to_resized)
-        else:
-            scaled = to_resized @ homography @ from_resized
-            result.append(pair_accuracy(reference, features, scaled, (homography_set.name, path.name)))
-    return result
+    views = read_views(homography_set, max_size)
+    reference = Features(*extractor(next(views).image))
+    return [
+        pair_accuracy(reference, Features(*extractor(view.image)), view.homography, (homography_set.name, view.name))
+        for view in views
+    ]
 
 
 @dataclass(frozen=True)

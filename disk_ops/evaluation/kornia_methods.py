@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,10 @@ def load_kornia(model: str, checkpoint: str, device: torch.device) -> tuple[Extr
     Raises:
         EvaluationError: a weight file is not there or can't be used.
     """
-    import kornia
+    try:
+        import kornia
+    except ImportError as error:
+        raise EvaluationError(f"--method kornia:{model} needs kornia: pip install kornia ({error})") from error
 
     paths = find_kornia_weights(model, checkpoint)
     weights = {file: _read(path) for file, path in zip(KORNIA_MODELS[model].files, paths, strict=True)}
@@ -185,7 +188,7 @@ def _keynet(weights: Weights, device: torch.device) -> tuple[nn.Module, Extract]
     orientation, shape, hardnet = KF.OriNet(False), KF.LAFAffNetShapeEstimator(False, False), KF.HardNet(False)
     orienter = KF.LAFOrienter(angle_detector=orientation)
     detector = KF.KeyNetDetector(False, ori_module=orienter, aff_module=shape)
-    detector.model.load_state_dict(dict(weights["keynet_pytorch.pth"]["state_dict"]))
+    cast(nn.Module, detector.model).load_state_dict(dict(weights["keynet_pytorch.pth"]["state_dict"]))
     for part, file in ((orientation, "OriNet.pth"), (shape, "AffNet.pth")):
         missing, _ = part.load_state_dict(dict(weights[file]["state_dict"]), strict=False)  # the files hold more
         if missing:

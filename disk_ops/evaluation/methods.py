@@ -1,4 +1,4 @@
-"""Local features that are compared: DISK, OpenCV's SIFT and RootSIFT, and what kornia has, by names such as a user gives.
+"""Local features that are compared: DISK, OpenCV's SIFT and RootSIFT, and kornia's, by the names that a user gives.
 
 ``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``sift``, ``rootsift``, ``kornia:NAME`` and
 ``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its weights from CHECKPOINT, or from

@@ -16,8 +16,8 @@ from disk_ops.evaluation.features import Matcher
 from disk_ops.evaluation.methods import Method
 
 Record = dict[str, Any]
-"""One row of results, as JSON has it: always ``method`` (name), ``n`` (keypoints per image at most), ``item`` (name) and
-``ratio`` (of the matcher, or None), then what the protocol measures: numbers, texts, lists, None where there is nothing."""
+"""One row of results, as JSON has it: always ``method`` (name), ``n`` (keypoints per image at most), ``ratio`` (of the
+matcher, or None) and ``item`` (name); then what the protocol measures: numbers, texts, lists, None for nothing."""
 
 Cell = str | float | int | None
 Picture = npt.NDArray[np.uint8]
@@ -90,8 +90,8 @@ class Protocol(ABC):
         """Plots of the records."""
         return []
 
-    def pictures(self, records: Sequence[Record]) -> Iterable[tuple[str, Picture]]:
-        """A few pictures of matches with titles."""
+    def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterable[tuple[str, Picture]]:
+        """A few pictures of matches with titles; features are made again by those methods that records name."""
         return ()
 
     @abstractmethod

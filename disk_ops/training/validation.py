@@ -14,7 +14,8 @@ from torch import Tensor
 
 from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.features import DetectorExtractor, Features, evaluation_mode, mutual_matches
-from disk_ops.evaluation.homography import HomographySet, SetError, evaluate_set, pair_accuracy
+from disk_ops.evaluation.homography import evaluate_set, pair_accuracy
+from disk_ops.evaluation.homography_sets import HomographySet, SetError
 from disk_ops.evaluation.pose import estimate_relative_pose, mean_average_accuracy, pose_error, relative_pose
 from disk_ops.training.data.sample import DataError, Sample, SampleError, Source
 from disk_ops.training.rewards import View

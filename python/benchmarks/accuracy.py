@@ -21,15 +21,8 @@ from tqdm import tqdm
 
 from disk_ops import DISKDetector
 from disk_ops.evaluation.features import DetectorExtractor, Extractor, RootSift
-from disk_ops.evaluation.homography import (
-    THRESHOLDS,
-    HomographySet,
-    PairAccuracy,
-    SetError,
-    evaluate_set,
-    find_homography_sets,
-    summarize,
-)
+from disk_ops.evaluation.homography import THRESHOLDS, PairAccuracy, evaluate_set, summarize
+from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
 
 DATA = ROOT.parent / "shared" / "data" / "homography"
 Row = dict[str, Any]

@@ -14,9 +14,7 @@ from disk_ops import DISKDetector
 from disk_ops.evaluation.features import DetectorExtractor, Features, RootSift, evaluation_mode, mutual_matches
 from disk_ops.evaluation.homography import (
     PairAccuracy,
-    SetError,
     evaluate_set,
-    find_homography_sets,
     matching_accuracy,
     pair_accuracy,
     reprojection_errors,
@@ -24,6 +22,7 @@ from disk_ops.evaluation.homography import (
     summarize,
     warp,
 )
+from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
 
 TILTED = np.array([[0.9, 0.1, 5.0], [-0.2, 1.1, 3.0], [1e-3, 2e-3, 1.0]])
 

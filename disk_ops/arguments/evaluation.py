@@ -1,0 +1,100 @@
+"""The program that evaluates features on data with ground truth; each protocol is a command of its own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
+from disk_ops.arguments.values import number, positive, ratio_or_word, size_limit
+
+_MORE = (
+    "Methods side by side: the same images, numbers of keypoints, matcher and estimator. FOLDER gets results.json, "
+    "results.csv and report.html. What is done is kept in FOLDER/cache: the same command again goes on where it "
+    "stopped, and adds what is new. Under torchrun all processes share the work."
+)
+
+
+def add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add ``disk-ops evaluate``."""
+    parser = add_command(commands, "evaluate", "measure features on data with ground truth", _MORE)
+    protocols = parser.add_subparsers(dest="protocol", required=True, metavar="PROTOCOL")
+    _add_homography(protocols)
+
+
+def add_protocol(
+    protocols: Commands[argparse.ArgumentParser], name: str, about: str, more: str = ""
+) -> argparse.ArgumentParser:
+    """Add a protocol with the arguments that all have."""
+    parser = protocols.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}. {more} {_MORE}", epilog=STATUS
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="where results are kept")
+    parser.add_argument(
+        "--method",
+        nargs="+",
+        default=["disk", "rootsift"],
+        metavar="METHOD",
+        help="disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT] (aliked-n16, xfeat, dedode, ...; weights "
+        "that are neither given nor in torch hub's cache are an error, never downloaded) (default: disk rootsift)",
+    )
+    parser.add_argument(
+        "--n",
+        type=positive,
+        nargs="+",
+        default=[2048, 8000],
+        metavar="N",
+        help="keypoints per image at most, one number or several (default: 2048 8000)",
+    )
+    parser.add_argument(
+        "--ratio",
+        type=ratio_or_word,
+        default=None,
+        metavar="none|R|auto",
+        help="of the ratio test. auto: for each method and N the best on data for validation, which is not in the test "
+        "(default: none)",
+    )
+    parser.add_argument(
+        "--validation",
+        type=Path,
+        metavar="DIR",
+        help="data that --ratio auto chooses by (default: a fifth of the data, by a hash of the names)",
+    )
+    parser.add_argument(
+        "--max-size",
+        type=size_limit,
+        default=1024,
+        metavar="PIXELS",
+        help="longest edge; larger images are scaled down. 0: never (default: %(default)s)",
+    )
+    add_device(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def add_ransac(parser: argparse.ArgumentParser) -> None:
+    """Add the robust estimator."""
+    parser.add_argument(
+        "--ransac",
+        choices=("magsac", "degensac", "poselib"),
+        default="magsac",
+        help="magsac (OpenCV), degensac (needs pydegensac), poselib (needs poselib) (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ransac-threshold", type=number, default=0.75, metavar="PIXELS", help="(default: %(default)s)"
+    )
+
+
+def _add_homography(protocols: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_protocol(
+        protocols,
+        "homography",
+        "matching accuracy, repeatability and homographies on HPatches and the like",
+        "DIR holds sets in the layouts of Oxford affine (img1.*, H1to2p), HPatches (1.*, H_1_2), EVD (1/, 2/, h/) or "
+        "homogr (NAMEA.*, NAMEB.*, NAME_vpts.mat or NAME_H.txt), at any depth.",
+    )
+    parser.add_argument("data", type=Path, metavar="DIR", help="is searched for sets")
+    parser.add_argument(
+        "--all-scenes", action="store_true", help="with the 8 scenes of HPatches that the paper leaves out"
+    )
+    add_ransac(parser)

@@ -1,0 +1,295 @@
+"""The homography protocol: matching accuracy, repeatability and estimated homographies on HPatches and the like.
+
+Of each pair of images, the reference of a set and another:
+
+- ``accuracy``: share of matches whose reprojection error is at most 1, 2, ... 10 px; its mean over pairs is the MMA,
+  and ``auc5`` the mean over 1 to 5 px, the paper's AUC(5 px);
+- ``matches``, and ``features`` of both images;
+- ``repeatability``: see :func:`disk_ops.evaluation.homography.repeatability`, 3 px;
+- ``corner_error`` of the homography estimated from the matches, None without an estimate: see
+  :func:`disk_ops.evaluation.homography.corner_error`. Shown is the share of pairs up to 1, 3 and 5 px; without an
+  estimate a pair counts as wrong.
+- ``inliers`` of that estimate.
+
+All pixels are those of the images that features come from. Every pair counts alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+
+from disk_ops.drawing import draw_matches, to_picture
+from disk_ops.evaluation.errors import EvaluationError
+from disk_ops.evaluation.features import Features, Matcher
+from disk_ops.evaluation.homography import (
+    THRESHOLDS,
+    View,
+    corner_error,
+    matching_accuracy,
+    read_views,
+    repeatability,
+    reprojection_errors,
+)
+from disk_ops.evaluation.homography_sets import HomographySet
+from disk_ops.evaluation.methods import Method
+from disk_ops.evaluation.protocol import (
+    Cell,
+    Item,
+    Picture,
+    Plot,
+    Protocol,
+    Record,
+    Table,
+    by_method,
+    finite,
+    mean,
+    share,
+)
+from disk_ops.evaluation.robust import THRESHOLD, check_method, estimate_homography
+
+EXCLUDED_SCENES = frozenset(
+    (
+        *("i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding"),
+        *("v_artisans", "v_astronautis", "v_talent"),
+    )
+)
+"""Scenes of HPatches (with the data's spelling) that the paper leaves out, as D2-Net does: they hold images above
+1600x1200, which not all methods can do. 108 of 116 remain."""
+
+REPEATABILITY_THRESHOLD = 3.0
+CORNER_THRESHOLDS = (1, 3, 5)
+SCORE_LIMIT = 5.0
+_SHOWN = (1, 3, 5, 10)  # thresholds of the MMA in tables
+_CORRECT = 3.0  # pixels, of matches in pictures
+_PICTURES = 3  # pairs
+_GREEN, _RED = (40, 180, 90), (225, 60, 50)
+
+_COLUMNS = (
+    *("method", "n", "pairs", "AUC 5 px"),
+    *(f"MMA {threshold} px" for threshold in _SHOWN),
+    *("matches", "repeatability"),
+    *(f"H {threshold} px" for threshold in CORNER_THRESHOLDS),
+)
+_BEST: dict[str, Literal["max", "min"]] = dict.fromkeys(
+    [name for name in _COLUMNS if name.startswith(("AUC", "MMA", "repeatability", "H "))], "max"
+)
+_NOTE = (
+    "MMA: mean share of matches within that many pixels; AUC: its mean over 1 to 5 pixels. Repeatability: within 3 "
+    "pixels. H: share of pairs whose estimated homography has a mean corner error of at most so many pixels."
+)
+
+
+def scene(name: str) -> str:
+    """The last part of a set's name."""
+    return name.rpartition("/")[2]
+
+
+def kind_of(name: str) -> str | None:
+    """Whether a set, by its name in HPatches, is of ``viewpoint`` or ``illumination`` changes; None for others."""
+    return {"v_": "viewpoint", "i_": "illumination"}.get(scene(name)[:2])
+
+
+class HomographyProtocol(Protocol):
+    """Match the reference image of each set to each of the others.
+
+    Args:
+        sets: what to measure on; each is an item.
+        max_size: images whose longest edge is longer are downscaled to it; None: never.
+        ransac: the estimator of homographies, see :mod:`disk_ops.evaluation.robust`.
+        threshold: of the estimator, in pixels.
+
+    Raises:
+        ValueError: there is no such estimator, or it isn't installed.
+    """
+
+    name = "homography"
+
+    def __init__(
+        self,
+        sets: Sequence[HomographySet],
+        max_size: int | None = 1024,
+        ransac: str = "magsac",
+        threshold: float = THRESHOLD,
+    ) -> None:
+        check_method(ransac)
+        self.sets = {entry.name: entry for entry in sets}
+        self.max_size, self.ransac, self.threshold = max_size, ransac, threshold
+        self.settings = {
+            "max_size": max_size,
+            "ransac": ransac,
+            "threshold": threshold,
+            "opencv": cv2.__version__,
+        }
+
+    def items(self) -> list[Item]:
+        """One for each set."""
+        return [Item(name, (*entry.images, *entry.homographies)) for name, entry in self.sets.items()]
+
+    def evaluate(self, item: Item, method: Method, n: int, matcher: Matcher) -> list[Record]:
+        """A record for each image but the reference, whose features are made once."""
+        entry = self.sets[item.name]
+        views = read_views(entry, self.max_size)
+        reference = next(views)
+        features = method.extract(reference.image, n)
+        return [
+            {
+                "collection": entry.collection,
+                "kind": kind_of(entry.name),
+                "image": view.name,
+                **self._measure(reference, view, features, method.extract(view.image, n), matcher),
+            }
+            for view in views
+        ]
+
+    def _measure(
+        self, reference: View, view: View, features1: Features, features2: Features, matcher: Matcher
+    ) -> dict[str, Any]:
+        matches = matcher(features1, features2)
+        accuracy = matching_accuracy(reprojection_errors(features1, features2, matches, view.homography))
+        found = estimate_homography(
+            features1.keypoints[matches[:, 0]].numpy(),
+            features2.keypoints[matches[:, 1]].numpy(),
+            self.ransac,
+            self.threshold,
+        )
+        return {
+            "features": [len(features1.keypoints), len(features2.keypoints)],
+            "matches": len(matches),
+            "accuracy": list(accuracy),
+            "auc5": float(np.mean(accuracy[:5])),
+            "repeatability": repeatability(
+                features1.keypoints,
+                features2.keypoints,
+                view.homography,
+                reference.size,
+                view.size,
+                REPEATABILITY_THRESHOLD,
+            ),
+            "inliers": 0 if found is None else int(found.inliers.sum()),
+            "corner_error": finite(
+                corner_error(None if found is None else found.matrix, view.homography, reference.size)
+            ),
+        }
+
+    def score(self, records: Sequence[Record]) -> float:
+        """The area under the curve of corner errors up to 5 px, 0 to 1: unlike the MMA it falls with lost matches."""
+        errors = [record["corner_error"] for record in records]
+        return float(np.mean([0.0 if error is None else max(0.0, 1 - error / SCORE_LIMIT) for error in errors]))
+
+    def tables(self, records: Sequence[Record]) -> list[Table]:
+        """Means over all pairs, over those of one kind of change, over collections, and over sets."""
+        compared, left_out = _comparable(records)
+        note = f"{_NOTE} {left_out}".strip()
+        tables = [Table("All pairs", _COLUMNS, _rows(compared), note, _BEST)]
+        parts: tuple[tuple[str, Callable[[Record], str | None]], ...] = (
+            ("change", lambda record: record["kind"]),
+            ("collection", lambda record: record["collection"]),
+            ("set", lambda record: record["item"]),
+        )
+        for part, key in parts:
+            names = dict.fromkeys(name for record in compared if (name := key(record)) is not None)
+            if part == "collection" and (len(names) < 2 or set(names) == {record["item"] for record in compared}):
+                continue
+            rows = [
+                (name, *row) for name in names for row in _rows([record for record in compared if key(record) == name])
+            ]
+            if rows:
+                tables.append(Table(f"By {part}", (part, *_COLUMNS), rows))
+        return tables
+
+    def plots(self, records: Sequence[Record]) -> list[Plot]:
+        """The MMA against the threshold, and the AUC of each set."""
+        compared, _ = _comparable(records)
+        curves = {
+            f"{method}, {n}": (list(THRESHOLDS), np.mean([record["accuracy"] for record in group], axis=0).tolist())
+            for method, n, group in by_method(compared)
+        }
+        bars: dict[str, tuple[list[Any], list[float]]] = {}
+        items = {record["item"] for record in compared}
+        short = scene if len({scene(item) for item in items}) == len(items) else str
+        for method, n, group in by_method(compared):
+            values: dict[str, list[float]] = {}
+            for record in group:
+                values.setdefault(short(record["item"]), []).append(record["auc5"])
+            bars[f"{method}, {n}"] = (list(values), [float(np.mean(each)) for each in values.values()])
+        return [
+            Plot("Mean matching accuracy", "threshold (px)", "MMA", "lines", curves),
+            Plot("AUC 5 px of each set", "", "AUC 5 px", "bars", bars),
+        ]
+
+    def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
+        """The middle image of up to three sets, with the matches of each method at its largest number of keypoints."""
+        known = {method.name: method for method in methods}
+        items = list(dict.fromkeys(record["item"] for record in records))
+        chosen = [items[int(index)] for index in np.unique(np.linspace(0, len(items) - 1, _PICTURES).astype(int))]
+        for item in chosen if items else ():
+            largest: dict[str, Record] = {}
+            for name, _, group in by_method([record for record in records if record["item"] == item]):
+                middle = group[len(group) // 2]
+                if name in known and middle["n"] >= largest.get(name, middle)["n"]:
+                    largest[name] = middle
+            for name, record in largest.items():
+                yield self._picture(record, known[name])
+
+    def _picture(self, record: Record, method: Method) -> tuple[str, Picture]:
+        views = read_views(self.sets[record["item"]], self.max_size)
+        reference = next(views)
+        view = next(view for view in views if view.name == record["image"])
+        features1, features2 = (method.extract(each.image, record["n"]) for each in (reference, view))
+        matches = Matcher(record["ratio"])(features1, features2)
+        correct = (reprojection_errors(features1, features2, matches, view.homography) <= _CORRECT).numpy()
+        picture = draw_matches(
+            to_picture(reference.image.permute(1, 2, 0).numpy()),
+            to_picture(view.image.permute(1, 2, 0).numpy()),
+            features1.keypoints[matches[:, 0]].float().numpy(),
+            features2.keypoints[matches[:, 1]].float().numpy(),
+            colors=np.where(correct[:, None], _GREEN, _RED).astype(np.uint8),
+        )
+        counts = f"{int(correct.sum()):,} of {len(correct):,} matches within {_CORRECT:g} px"
+        return f"{record['item']}, {view.name}: {method.name}, {record['n']} keypoints, {counts}", picture
+
+
+def without_excluded(sets: Sequence[HomographySet]) -> tuple[list[HomographySet], list[HomographySet]]:
+    """Divide sets into those that the paper uses and those of ``EXCLUDED_SCENES``.
+
+    Raises:
+        EvaluationError: none remains.
+    """
+    kept = [entry for entry in sets if scene(entry.name) not in EXCLUDED_SCENES]
+    if sets and not kept:
+        names = ", ".join(entry.name for entry in sets)
+        raise EvaluationError(f"all sets are among those that the paper leaves out ({names}): use --all-scenes")
+    return kept, [entry for entry in sets if scene(entry.name) in EXCLUDED_SCENES]
+
+
+def _comparable(records: Sequence[Record]) -> tuple[list[Record], str]:
+    """The records of those pairs that all methods have, and a remark on the others."""
+    groups = [{(record["item"], record["image"]) for record in group} for _, _, group in by_method(records)]
+    common = set.intersection(*groups) if groups else set()
+    everything = set().union(*groups)
+    lost = len(everything) - len(common)
+    compared = [record for record in records if (record["item"], record["image"]) in common]
+    remark = f"Left out for all methods, because one failed on them: {lost} of {len(everything)} pairs."
+    return compared, remark if lost else ""
+
+
+def _rows(records: Sequence[Record]) -> list[tuple[Cell, ...]]:
+    return [_row(method, n, group) for method, n, group in by_method(records)]
+
+
+def _row(method: str, n: int, records: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:
+    errors = [record["corner_error"] for record in records]
+    return (
+        method,
+        n,
+        len(records),
+        mean(record["auc5"] for record in records),
+        *(mean(record["accuracy"][THRESHOLDS.index(threshold)] for record in records) for threshold in _SHOWN),
+        mean(record["matches"] for record in records),
+        mean(record["repeatability"] for record in records),
+        *(share(errors, threshold) for threshold in CORNER_THRESHOLDS),
+    )

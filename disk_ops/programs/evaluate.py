@@ -1,0 +1,214 @@
+"""``disk-ops evaluate``: features side by side on data with ground truth."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import torch
+
+import disk_ops
+from disk_ops.evaluation.errors import EvaluationError
+from disk_ops.evaluation.homography_protocol import HomographyProtocol, without_excluded
+from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
+from disk_ops.evaluation.methods import Method, parse_methods
+from disk_ops.evaluation.protocol import Item, Protocol, Table
+from disk_ops.evaluation.report import print_tables, write_report
+from disk_ops.evaluation.robust import check_method
+from disk_ops.evaluation.runs import CACHE, Choice, Run, split_items
+from disk_ops.programs.common import (
+    OK,
+    SOME_FAILED,
+    Failures,
+    UserError,
+    counted,
+    note,
+    pick_device,
+    printable,
+    quiet_opencv,
+)
+from disk_ops.training.parallel import Group, join
+from disk_ops.training.settings import SettingsError
+
+
+class Task(NamedTuple):
+    """What is to be measured."""
+
+    title: str
+    test: Protocol
+    validation: Protocol | None  # that --ratio auto chooses by, if it is other data than a part of the test's
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; see ``disk-ops evaluate --help``."""
+    quiet_opencv()
+    folder: Path = arguments.output
+    try:
+        return _run(arguments)
+    except EvaluationError as error:
+        raise UserError(str(error)) from error
+    except KeyboardInterrupt:
+        if (folder / CACHE).is_dir():
+            note(f"interrupted: what is done is kept in {folder / CACHE}; the same command goes on")
+        raise
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.output
+    _check(arguments)
+    specs = parse_methods(arguments.method)
+    ns = list(dict.fromkeys(arguments.n))
+    group = _join(arguments.device)
+    try:
+        failures = Failures()
+        task = _TASKS[arguments.protocol](arguments, failures, group)
+        methods = [spec.load(group.device) for spec in specs]
+        items, ratios, choices = _ratios(arguments, task, methods, ns, group, failures)
+        measuring = Run(task.test, folder, group, failures.add, arguments.quiet)
+        records = measuring.records(methods, ns, ratios, items)
+        _add_others(failures, measuring)
+        if not group.is_main:
+            return OK
+        if not records:
+            raise UserError("nothing could be evaluated")
+        tables = [*task.test.tables(records), *_ratio_tables(choices)]
+        print_tables(tables)
+        page = write_report(
+            folder,
+            task.title,
+            records,
+            tables,
+            task.test.plots(records),
+            task.test.pictures(records, methods),
+            _environment(arguments, task.test, methods, group),
+        )
+        print(f"{page}: {counted(len(records), 'record')}, {len(failures):,} failed")
+        return SOME_FAILED if failures else OK
+    finally:
+        group.leave()
+
+
+def _add_others(failures: Failures, done: Run) -> None:
+    """Count what failed in other processes, which have told it."""
+    failures.names += [name for name in done.failed if name not in failures.names]
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    folder: Path = arguments.output
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"-o {folder} is a file, a folder is needed")
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"-o {folder} can't be written: no permission to write to {parent}")
+    if getattr(arguments, "ransac", None) is not None:
+        try:
+            check_method(arguments.ransac)
+        except ValueError as error:
+            raise UserError(f"--ransac {arguments.ransac}: {error}") from error
+        if not arguments.ransac_threshold > 0:
+            raise UserError(f"--ransac-threshold must be a positive number, got {arguments.ransac_threshold}")
+    if arguments.validation is not None and arguments.ratio != "auto":
+        raise UserError("--validation is of use with --ratio auto only")
+
+
+def _join(device: str) -> Group:
+    """This process, and those that torchrun started with it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Group(0, 1, pick_device(device))
+    try:
+        return join(device)
+    except SettingsError as error:
+        raise UserError(str(error).replace("compute.device", "--device")) from error
+
+
+def _ratios(
+    arguments: argparse.Namespace,
+    task: Task,
+    methods: Sequence[Method],
+    ns: Sequence[int],
+    group: Group,
+    failures: Failures,
+) -> tuple[list[Item], Mapping[tuple[str, int], float | None] | float | None, dict[tuple[str, int], Choice]]:
+    """The items of the test, the thresholds of the ratio test, and how they were chosen, if they were."""
+    items = task.test.items()
+    if arguments.ratio != "auto":
+        return items, arguments.ratio, {}
+    if task.validation is None:
+        validation, items = split_items(items)
+    else:
+        validation = task.validation.items()
+        tested = {file.resolve() for item in items for file in item.files}
+        common = [file for item in validation for file in item.files if file.resolve() in tested]
+        if common:
+            raise UserError(f"--validation {arguments.validation} shares files with the test, such as {common[0]}")
+    choosing = Run(task.validation or task.test, arguments.output, group, failures.add, arguments.quiet)
+    choices = choosing.choose_ratios(methods, ns, validation)
+    _add_others(failures, choosing)
+    if group.is_main:
+        note(f"ratio thresholds chosen on {', '.join(item.name for item in validation)}, not in the test")
+    return items, {key: choice.ratio for key, choice in choices.items()}, choices
+
+
+def _ratio_tables(choices: Mapping[tuple[str, int], Choice]) -> list[Table]:
+    if not choices:
+        return []
+    tried = list(next(iter(choices.values())).scores)
+    rows: list[tuple[str | float | int | None, ...]] = [
+        (method, n, "none" if choice.ratio is None else f"{choice.ratio:g}", *choice.scores.values())
+        for (method, n), choice in choices.items()
+    ]
+    remark = "The score of the validation data with each threshold; the best one is used in the test."
+    return [Table("Ratio thresholds", ("method", "n", "chosen", *tried), rows, remark)]
+
+
+def _environment(
+    arguments: argparse.Namespace, protocol: Protocol, methods: Sequence[Method], group: Group
+) -> dict[str, Any]:
+    """How the results came about. No date: equal runs have equal reports."""
+    packages = {"disk_ops": disk_ops.__version__, "torch": torch.__version__, "opencv": cv2.__version__}
+    with contextlib.suppress(PackageNotFoundError):
+        packages["kornia"] = version("kornia")
+    device = str(group.device)
+    if group.device.type == "cuda":
+        device = f"{device} ({torch.cuda.get_device_name(group.device)})"
+    return {
+        "protocol": protocol.name,
+        "settings": protocol.settings,
+        "methods": {method.name: method.fingerprint for method in methods},
+        "n": arguments.n,
+        "ratio": "none" if arguments.ratio is None else arguments.ratio,
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "device": device,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- protocols
+def _homography(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    def protocol(folder: Path) -> HomographyProtocol:
+        sets = find_homography_sets(folder, report)
+        if not arguments.all_scenes:
+            sets, excluded = without_excluded(sets)
+            if excluded and group.is_main:
+                names = ", ".join(entry.name for entry in excluded)
+                note(f"left out as in the paper (--all-scenes takes them): {names}")
+        return HomographyProtocol(sets, arguments.max_size, arguments.ransac, arguments.ransac_threshold)
+
+    def report(error: SetError) -> None:
+        if group.is_main:  # all find the same
+            failures.add(str(error.path), error.reason)
+
+    validation = None if arguments.validation is None else protocol(arguments.validation)
+    return Task(f"Homographies: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+
+
+_TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {"homography": _homography}
