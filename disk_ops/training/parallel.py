@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.settings import SettingsError
@@ -91,7 +92,16 @@ def join(device: str) -> Group:
     if size == 1:
         return Group(0, 1, chosen)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+        store, rank, _ = next(rendezvous("env://", timeout=_PATIENCE))
+        # Processes that torchrun started again use the store of those before them, and would find their addresses.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "nccl" if chosen.type == "cuda" else "gloo",
+            store=dist.PrefixStore(f"attempt {attempt}", store),
+            rank=rank,
+            world_size=size,
+            timeout=_PATIENCE,
+        )
     return Group(dist.get_rank(), dist.get_world_size(), chosen)
 
 
