@@ -11,7 +11,8 @@ from disk_ops.arguments.values import number, positive, ratio_or_word, size_limi
 _MORE = (
     "Methods side by side: the same images, numbers of keypoints, matcher and estimator. FOLDER gets results.json, "
     "results.csv and report.html. What is done is kept in FOLDER/cache: the same command again goes on where it "
-    "stopped, and adds what is new. Under torchrun all processes share the work."
+    "stopped, and adds what is new. Under torchrun (torchrun --nproc-per-node 2 -m -- disk_ops.cli evaluate ...) all "
+    "processes share the work."
 )
 
 

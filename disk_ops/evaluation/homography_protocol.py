@@ -69,17 +69,18 @@ _PICTURES = 3  # pairs
 _GREEN, _RED = (40, 180, 90), (225, 60, 50)
 
 _COLUMNS = (
-    *("method", "n", "pairs", "AUC 5 px"),
-    *(f"MMA {threshold} px" for threshold in _SHOWN),
-    *("matches", "repeatability"),
-    *(f"H {threshold} px" for threshold in CORNER_THRESHOLDS),
+    *("method", "n", "pairs", "AUC 5"),
+    *(f"MMA {threshold}" for threshold in _SHOWN),
+    *("matches", "repeat"),
+    *(f"H {threshold}" for threshold in CORNER_THRESHOLDS),
 )
 _BEST: dict[str, Literal["max", "min"]] = dict.fromkeys(
-    [name for name in _COLUMNS if name.startswith(("AUC", "MMA", "repeatability", "H "))], "max"
+    [name for name in _COLUMNS if name.startswith(("AUC", "MMA", "repeat", "H "))], "max"
 )
 _NOTE = (
-    "MMA: mean share of matches within that many pixels; AUC: its mean over 1 to 5 pixels. Repeatability: within 3 "
-    "pixels. H: share of pairs whose estimated homography has a mean corner error of at most so many pixels."
+    "MMA: mean share of matches within that many pixels; AUC 5: its mean over 1 to 5 pixels. Repeat: repeatability of "
+    "keypoints within 3 pixels. H: share of pairs whose estimated homography moves the corners by so many pixels "
+    "at most, on average."
 )
 
 

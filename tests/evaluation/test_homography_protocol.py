@@ -190,8 +190,8 @@ class TestTables:
         ]
         overall, change, by_set = self.protocol.tables(records)
         assert overall.columns == (
-            *("method", "n", "pairs", "AUC 5 px", "MMA 1 px", "MMA 3 px", "MMA 5 px", "MMA 10 px", "matches"),
-            *("repeatability", "H 1 px", "H 3 px", "H 5 px"),
+            *("method", "n", "pairs", "AUC 5", "MMA 1", "MMA 3", "MMA 5", "MMA 10", "matches", "repeat"),
+            *("H 1", "H 3", "H 5"),
         )
         assert overall.rows == [("a", 8, 3, *[pytest.approx(0.5)] * 5, 20, pytest.approx(0.65), 1 / 3, 1 / 3, 2 / 3)]
         assert [row[0] for row in change.rows] == ["viewpoint", "illumination"]
