@@ -1,4 +1,8 @@
-"""Evaluation: matching accuracy under homographies and relative pose, with the paper's protocols."""
+"""Evaluation: matching accuracy under homographies and relative pose, with the paper's protocols.
+
+``disk-ops evaluate`` as a library: ``runs.run`` of a protocol, such as ``homography_protocol.HomographyProtocol``, with
+methods from ``methods.parse_method``.
+"""
 
 from disk_ops.evaluation.features import DetectorExtractor, Features, RootSift, mutual_matches
 from disk_ops.evaluation.homography import evaluate_set, matching_accuracy

@@ -11,7 +11,8 @@ Of each pair of images, the reference of a set and another:
   estimate a pair counts as wrong.
 - ``inliers`` of that estimate.
 
-All pixels are those of the images that features come from. Every pair counts alike.
+All pixels are those of the images that features come from. Every pair counts alike. A set with a file that can't be
+used fails as a whole.
 """
 
 from __future__ import annotations

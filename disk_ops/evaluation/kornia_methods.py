@@ -82,7 +82,9 @@ def load_kornia(model: str, checkpoint: str, device: torch.device) -> tuple[Extr
     try:
         module, extract = KORNIA_MODELS[model].build(weights, device)
     except (RuntimeError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if isinstance(error, RuntimeError) else f"no {error} in the file"
+        # torch tells of each weight in a line, below a heading.
+        lines = [line.strip() for line in str(error).strip().splitlines()]
+        reason = " ".join(lines[:2])[:200] if isinstance(error, RuntimeError) else f"no {error} in the file"
         raise EvaluationError(f"{', '.join(map(str, paths))} doesn't fit kornia's {model}: {reason}") from error
     module.to(device).eval()
     fingerprint = f"kornia {model} {weights_digest(module.state_dict())} {device.type} {kornia.__version__}"

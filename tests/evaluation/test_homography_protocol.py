@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from disk_ops.evaluation.errors import EvaluationError
-from disk_ops.evaluation.features import Features, Matcher
-from disk_ops.evaluation.homography import corner_error, repeatability
+from disk_ops.evaluation.features import Features, Matcher, RootSift
+from disk_ops.evaluation.homography import corner_error, evaluate_set, repeatability
 from disk_ops.evaluation.homography_protocol import (
     EXCLUDED_SCENES,
     HomographyProtocol,
@@ -318,6 +318,9 @@ def test_sift_on_a_photograph(shared_data, tmp_path) -> None:
     assert [record["image"] for record in records] == [f"img{number}.png" for number in range(2, 7)]
     assert all(record["corner_error"] < 3 for record in records)
     assert all(0.4 < record["repeatability"] < 1 for record in records)
+    expected = evaluate_set(leuven, RootSift(500), 320)  # what validation during training measures
+    assert [record["auc5"] for record in records] == pytest.approx([pair.auc5 for pair in expected])
+    assert [record["matches"] for record in records] == [pair.matches for pair in expected]
     pictures = list(protocol.pictures(records, [parse_method("rootsift").load()]))
     assert len(pictures) == 1 and pictures[0][1].shape[2] == 3
     assert pictures[0][0].startswith("leuven, img4.png: rootsift, 500 keypoints, ")
