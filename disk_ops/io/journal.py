@@ -34,35 +34,43 @@ Settings = Mapping[str, Any]
 _HEADER = "disk_ops journal 1 "
 _MAGIC = b"dkop"
 _RECORD = struct.Struct("<4sIII")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
 
 class JournalError(Exception):
     """A journal that can't be used. The message names the file."""
 
 
-class Journal:
-    """An append-only file of named records. Only one process can have it open for writing."""
+class JournalReader:
+    """The whole records of a journal, which another process may be writing. A half-written last one is left out."""
 
-    def __init__(self, path: Path, settings: Settings, *, keep: bool) -> None:
-        """Open or create the journal; with ``keep`` the whole records already in it stay, else it is emptied.
+    def __init__(self, path: Path) -> None:
+        """Open a journal for reading.
 
-        Args:
-            path: the file.
-            settings: stored in the header of a new journal (JSON types only).
-            keep: go on with an existing journal. A broken end of it (the record being written at a kill) is cut off.
+        Raises:
+            FileNotFoundError: there is none (any more).
+            JournalError: the file is something else.
         """
-        self.path = path
-        self._positions: dict[str, int] = {}
-        self._end = 0
-        self.dropped_bytes = 0
-        self._file: BinaryIO = _open_locked(path)
+        self._open(path, path.open("rb"))
         try:
-            self.settings: dict[str, Any] = dict(settings)
-            if not (keep and self._read_existing()):
-                self._start()
+            self._read_existing()
         except BaseException:
             self._file.close()
             raise
+
+    def _open(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.settings: dict[str, Any] = {}
+        self.dropped_bytes = 0
+        self._positions: dict[str, int] = {}
+        self._end = 0
+        self._file = file
+
+    def __enter__(self) -> JournalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -73,6 +81,74 @@ class Journal:
     def __iter__(self) -> Iterator[str]:
         """The names of the records, in the order of writing."""
         return iter(self._positions)
+
+    def read(self, key: str) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of a record."""
+        record = self._read_record(self._positions[key])
+        assert record is not None, f"{self.path}: record {key!r} changed on disk"
+        with np.load(io.BytesIO(record[1]), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def close(self) -> None:
+        """Release the file, which stays."""
+        self._file.close()
+
+    def _read_existing(self) -> bool:
+        """Read header and records; False if the file is new (or was killed before its header was whole)."""
+        self._file.seek(0)
+        line = self._file.readline()
+        if not line.endswith(b"\n") and _HEADER.encode().startswith(line[: len(_HEADER)]):
+            return False
+        try:
+            if not line.startswith(_HEADER.encode()):
+                raise ValueError
+            self.settings = json.loads(line[len(_HEADER) :])
+        except ValueError:
+            raise JournalError(f"{self.path} is not a journal of disk-ops") from None
+        self._end = self._file.tell()
+        while record := self._read_record(self._end):
+            key, body = record
+            self._positions[key] = self._end  # a later record of the same name wins
+            self._end += _RECORD.size + len(key.encode()) + len(body)
+        self.dropped_bytes = self._file.seek(0, os.SEEK_END) - self._end
+        return True
+
+    def _read_record(self, position: int) -> tuple[str, bytes] | None:
+        self._file.seek(position)
+        head = self._file.read(_RECORD.size)
+        if len(head) < _RECORD.size:
+            return None
+        magic, name_length, body_length, checksum = _RECORD.unpack(head)
+        if magic != _MAGIC:
+            return None
+        name, body = self._file.read(name_length), self._file.read(body_length)
+        whole = len(name) == name_length and len(body) == body_length
+        if not whole or zlib.crc32(body, zlib.crc32(name)) != checksum:
+            return None
+        return name.decode(), body
+
+
+class Journal(JournalReader):
+    """An append-only file of named records. Only one process can have it open for writing."""
+
+    def __init__(self, path: Path, settings: Settings, *, keep: bool) -> None:
+        """Open or create the journal; with ``keep`` the whole records already in it stay, else it is emptied.
+
+        Args:
+            path: the file.
+            settings: stored in the header of a new journal (JSON types only).
+            keep: go on with an existing journal. A broken end of it (the record being written at a kill) is cut off.
+        """
+        self._open(path, _open_locked(path))
+        try:
+            if keep and self._read_existing():
+                self._file.truncate(self._end)
+            else:
+                self.settings = dict(settings)
+                self._start()
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, key: str, arrays: Arrays) -> None:
         """Write a record; when this returns, it survives the end of this process."""
@@ -93,17 +169,6 @@ class Journal:
         self._positions[key] = self._end
         self._end += len(head) + len(name) + len(body)
 
-    def read(self, key: str) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of a record."""
-        record = self._read_record(self._positions[key])
-        assert record is not None, f"{self.path}: record {key!r} changed on disk"
-        with np.load(io.BytesIO(record[1]), allow_pickle=False) as arrays:
-            return dict(arrays)
-
-    def close(self) -> None:
-        """Release the file, which stays."""
-        self._file.close()
-
     def remove(self) -> None:
         """Release and delete the file."""
         self.path.unlink(missing_ok=True)
@@ -116,40 +181,17 @@ class Journal:
         self._file.flush()
         self._end = self._file.tell()
 
-    def _read_existing(self) -> bool:
-        """Read header and records; False if the file is new (or was killed before its header was whole)."""
-        self._file.seek(0)
-        line = self._file.readline()
-        if not line.endswith(b"\n") and _HEADER.encode().startswith(line[: len(_HEADER)]):
-            return False
-        try:
-            if not line.startswith(_HEADER.encode()):
-                raise ValueError
-            self.settings = json.loads(line[len(_HEADER) :])
-        except ValueError:
-            raise JournalError(f"{self.path} is not a journal of disk-ops") from None
-        self._end = self._file.tell()
-        while record := self._read_record(self._end):
-            key, body = record
-            self._positions[key] = self._end  # a later record of the same name wins
-            self._end += _RECORD.size + len(key.encode()) + len(body)
-        self.dropped_bytes = self._file.seek(0, os.SEEK_END) - self._end
-        self._file.truncate(self._end)
-        return True
 
-    def _read_record(self, position: int) -> tuple[str, bytes] | None:
-        self._file.seek(position)
-        head = self._file.read(_RECORD.size)
-        if len(head) < _RECORD.size:
-            return None
-        magic, name_length, body_length, checksum = _RECORD.unpack(head)
-        if magic != _MAGIC:
-            return None
-        name, body = self._file.read(name_length), self._file.read(body_length)
-        whole = len(name) == name_length and len(body) == body_length
-        if not whole or zlib.crc32(body, zlib.crc32(name)) != checksum:
-            return None
-        return name.decode(), body
+def is_being_written(path: Path) -> bool:
+    """Whether a process has this journal open for writing, as far as the file system can tell."""
+    if fcntl is None:
+        return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    return False
 
 
 def _open_locked(path: Path) -> BinaryIO:
@@ -159,6 +201,8 @@ def _open_locked(path: Path) -> BinaryIO:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return file
             file.close()
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise JournalError(f"{path} is being written by another disk-ops") from None
