@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from disk_ops.arguments.evaluation import add_evaluate
 from disk_ops.arguments.export import add_export_onnx
-from disk_ops.arguments.features import add_demo, add_extract, add_match, add_show
+from disk_ops.arguments.features import add_demo, add_extract, add_match, add_merge, add_show
 from disk_ops.arguments.training import add_train
 
-PROGRAMS = ("extract", "match", "show", "demo", "train", "evaluate", "export-onnx")
+PROGRAMS = ("extract", "match", "merge", "show", "demo", "train", "evaluate", "export-onnx")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -20,6 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="program", required=True, metavar="{" + ",".join(PROGRAMS) + "}")
     add_extract(commands)
     add_match(commands)
+    add_merge(commands)
     add_show(commands)
     add_demo(commands)
     add_train(commands)

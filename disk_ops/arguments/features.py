@@ -112,6 +112,21 @@ def add_match(commands: Commands[argparse.ArgumentParser]) -> None:
     )
 
 
+def add_merge(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add ``disk-ops merge``."""
+    parser = add_command(
+        commands,
+        "merge",
+        "make one plain file of what several processes extracted or matched",
+        "Under torchrun, extract and match write FILE as an index of files in the folder FILE.shards, which is read "
+        "like one file. FILE becomes plain, and its folder is deleted; with -o both stay.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as features.h5")
+    parser.add_argument("-o", "--output", type=Path, metavar="OTHER", help="write this file, and leave FILE as it is")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OTHER")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
 def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add ``disk-ops show``."""
     parser = add_command(

@@ -32,7 +32,8 @@ def add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help=f"HDF5 file to write, such as {example}. Until it is complete the results are kept in FILE.part",
+        help=f"HDF5 file to write, such as {example}. Until it is complete the results are kept in FILE.part. "
+        "Processes of torchrun each write a file in the folder FILE.shards, to which FILE links",
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument(

@@ -17,6 +17,9 @@ Matches, one group per pair, ``name0/name1`` with the slashes of the names writt
     matching_scores0  float16 [N0]                      (1 + cos) / 2 of the two descriptors, 0 for none
 
 The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead.
+
+What several processes wrote is an index: a file whose images or pairs are external links to files (shards) in a folder
+beside it, see `disk_ops.io.shards`. It is read like any other file.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,9 @@ FEATURE_LAYOUTS = ("hloc", "glue-factory")
 MATCH_LAYOUTS = ("hloc", "deep-image-matching")
 
 _SETTINGS = "disk_ops_settings"  # attribute of the file
+_SHARDS = "disk_ops_shards"  # attribute of an index: the shards, relative to its folder
 _SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group
+_HELD_SHARDS = 256  # shards of an index that are held open while it is read: less than processes may have open
 
 Writer = Callable[[h5py.File, str, Arrays], None]
 
@@ -122,7 +127,7 @@ def write_atomically(
         if extend:
             shutil.copyfile(output, temporary)
         with h5py.File(temporary, "a" if extend else "w") as file:
-            file.attrs[_SETTINGS] = json.dumps(dict(settings))
+            store_settings(file, settings)
             for name, arrays in records:
                 write(file, name, arrays)
         os.replace(temporary, output)
@@ -131,23 +136,47 @@ def write_atomically(
 
 
 @contextlib.contextmanager
-def open_h5(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading, with an error that names it.
+def open_h5(path: Path, *, shards: bool = True) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading, with an error that names it; of an index, all its shards, too.
+
+    Args:
+        path: the file.
+        shards: False to open an index whose shards may be missing.
 
     Raises:
-        StorageError: when it is missing, a folder, unreadable or not HDF5.
+        StorageError: when it, or one of its shards, is missing, a folder, unreadable or not HDF5.
     """
+    with _open(path) as file, contextlib.ExitStack() as held:
+        for number, name in enumerate(stored_shards(file) if shards else ()):
+            shard = path.parent / name
+            if not shard.exists():
+                # HDF5 looks there, too: the path of the index may be a symbolic link.
+                shard = path.resolve().parent / name
+            if not shard.exists():
+                raise StorageError(f"{path} is an index of several files, of which {path.parent / name} is missing")
+            opened = _open(shard)
+            if number < _HELD_SHARDS:  # each access through a link would open the shard anew
+                held.enter_context(opened)
+            else:
+                opened.close()
+        yield file
+
+
+def _open(path: Path) -> h5py.File:
     if not path.exists():
         raise StorageError(f"{path}: no such file")
     if path.is_dir():
         raise StorageError(f"{path} is a folder, an HDF5 file is needed")
     try:
-        file = h5py.File(path, "r")
+        return h5py.File(path, "r")
     except OSError as error:
         reason = "permission denied" if not os.access(path, os.R_OK) else "not an HDF5 file, or a damaged one"
         raise StorageError(f"{path}: {reason}") from error
-    with file:
-        yield file
+
+
+def store_settings(file: h5py.File, settings: Settings) -> None:
+    """Store what a file was made with (JSON types only)."""
+    file.attrs[_SETTINGS] = json.dumps(dict(settings))
 
 
 def stored_settings(file: h5py.File) -> dict[str, Any] | None:
@@ -156,8 +185,53 @@ def stored_settings(file: h5py.File) -> dict[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
+def stored_shards(file: h5py.File) -> list[str]:
+    """The files that an index links to, relative to its folder; none for other files."""
+    return list(json.loads(file.attrs.get(_SHARDS, "[]")))
+
+
+def write_index(
+    path: Path,
+    settings: Settings,
+    shards: Sequence[str],
+    links: Iterable[tuple[str, str]],
+) -> None:
+    """Write an index of shards.
+
+    Args:
+        path: the file to write; the names of shards are relative to the folder where it will be read.
+        settings: as in the shards.
+        shards: the names of the shards.
+        links: for each image or pair its name and the name of its shard.
+    """
+    with h5py.File(path, "w") as file:
+        store_settings(file, settings)
+        file.attrs[_SHARDS] = json.dumps(list(shards))
+        for name, shard in links:
+            file[name] = h5py.ExternalLink(shard, f"/{name}")
+
+
+def linked_names(file: h5py.File) -> dict[str, str]:
+    """For each image or pair of an index the name of its shard; nothing for a plain file."""
+    names: dict[str, str] = {}
+
+    def visit(group: h5py.Group, prefix: str) -> None:
+        for key in group:
+            link = group.get(key, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                names[prefix + key] = link.filename
+            else:
+                visit(group[key], f"{prefix}{key}/")
+
+    if stored_shards(file):
+        visit(file, "")
+    return names
+
+
 def image_names(file: h5py.File) -> list[str]:
     """The names of all the images in a feature file, at any depth."""
+    if stored_shards(file):
+        return list(linked_names(file))  # HDF5 visits nothing behind external links
     names: list[str] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -177,6 +251,12 @@ def stored_sources(file: h5py.File) -> dict[str, int | None]:
 def stored_pairs(file: h5py.File) -> set[str]:
     """The names (``flat0/flat1``) of all the pairs in a match file."""
     return {f"{first}/{second}" for first, group in file.items() if isinstance(group, h5py.Group) for second in group}
+
+
+def record_names(file: h5py.File) -> list[str]:
+    """The names of all the images, or pairs, that a plain file of disk-ops holds."""
+    settings = stored_settings(file) or {}
+    return list(stored_pairs(file)) if settings.get("program") == "disk-ops match" else image_names(file)
 
 
 def read_features(file: h5py.File, name: str) -> Features:

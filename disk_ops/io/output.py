@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import h5py
 
 from disk_ops.io.hdf5 import Writer, open_h5, stored_settings, write_atomically
 from disk_ops.io.journal import Arrays, Journal, Settings
+from disk_ops.io.shards import has_shards, remove_shards
 
 Stored = TypeVar("Stored")
+
+Stamps = dict[str, int | None]
+"""For each image or pair of an output the size of the image file as it was; None where nothing is known."""
 
 
 class OutputError(Exception):
     """An output that can't be written as asked. The message names it and says what can be done."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What kind of results an output holds."""
+
+    write: Writer
+    of_file: Callable[[h5py.File], Stamps]
+    of_record: Callable[[Arrays], int | None]
+    is_current: Callable[[str, int | None], bool] = lambda name, stamp: True  # whether a result is still good
+
+
+class Whole(NamedTuple):
+    """An output that several processes have completed."""
+
+    shards: int
+    records: int
+    failed: list[str]  # names that one of the processes couldn't do
 
 
 class ResumableOutput:
@@ -29,13 +52,16 @@ class ResumableOutput:
     until the new one is complete.
     """
 
+    _afresh = "--overwrite"  # how to start afresh, for messages
+    lost: Sequence[Path] = ()  # shards that an earlier run has made and that are not there any more
+
     def __init__(self, output: Path, settings: Settings, *, resume: bool, overwrite: bool) -> None:
         self.output = output
         self.part = part_of(output)
         self.settings = dict(settings)
         check_writable(output)
         self._check_existing(resume, overwrite)
-        replaces = overwrite and output.exists()
+        replaces = overwrite and (output.exists() or has_shards(output))
         header = {"settings": self.settings, "replaces": replaces}
         self.journal = Journal(self.part, header, keep=resume)
         # An interrupted run with --overwrite replaces the old output when it is resumed, too.
@@ -61,13 +87,37 @@ class ResumableOutput:
         with open_h5(self.output) as file:
             return read(file)
 
+    def stored(self, contents: Contents) -> Stamps:
+        """What is there from earlier runs: in the output that is being extended, and in the partial file."""
+        stored = dict(self.already_stored(contents.of_file) or {})
+        stored.update((key, contents.of_record(self.journal.read(key))) for key in self.journal)
+        return stored
+
     def finish(self, write: Writer) -> bool:
         """Make the HDF5 file from the partial one, and delete that. False if there was nothing (new) to write."""
         wrote = len(self.journal) > 0
         if wrote:
             write_atomically(self.output, self.settings, self._records(), write, extend=self.extends)
+            if not self.extends:
+                remove_shards(self.output)  # those of the file that this one replaces
         self.journal.remove()
         return wrote
+
+    def conclude(
+        self, contents: Contents, failed: Sequence[str], missing: Callable[[Stamps], Iterable[str]]
+    ) -> Whole | None:
+        """Finish, and if this is the last of several processes, make one file of what all have made.
+
+        Args:
+            contents: what is written.
+            failed: names of what this process could not do.
+            missing: which names of all that were asked for are not among the ones stored.
+
+        Returns:
+            What the last of several processes finds complete; None for any other.
+        """
+        self.finish(contents.write)
+        return None
 
     def _records(self) -> Iterator[tuple[str, Arrays]]:
         for key in self.journal:
@@ -98,10 +148,13 @@ class ResumableOutput:
         self._compare(self.part, self.journal.settings.get("settings", {}))
         if self.extends:
             with open_h5(self.output) as file:
-                stored = stored_settings(file)
-            if stored is None:
-                raise OutputError(f"{self.output} was not written by disk-ops, so --resume can't add to it")
-            self._compare(self.output, stored)
+                self._compare_file(self.output, file)
+
+    def _compare_file(self, path: Path, file: h5py.File) -> None:
+        stored = stored_settings(file)
+        if stored is None:
+            raise OutputError(f"{path} was not written by disk-ops, so --resume can't add to it")
+        self._compare(path, stored)
 
     def _compare(self, path: Path, stored: dict[str, Any]) -> None:
         differences = [
@@ -112,7 +165,7 @@ class ResumableOutput:
         if differences:
             raise OutputError(
                 f"{path} was made with other settings ({'; '.join(differences)}): "
-                "use the same settings, another output, or --overwrite"
+                f"use the same settings, another output, or {self._afresh}"
             )
 
 

@@ -19,7 +19,9 @@ from disk_ops.io.hdf5 import StorageError
 from disk_ops.io.images import ImageError
 from disk_ops.io.inputs import InputError
 from disk_ops.io.journal import JournalError
-from disk_ops.io.output import OutputError, part_of
+from disk_ops.io.output import OutputError, ResumableOutput, Whole
+from disk_ops.io.shards import ShardsError
+from disk_ops.workers import ALONE, Worker, WorkerError
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
 """Exit statuses of all the programs."""
@@ -31,7 +33,7 @@ class UserError(Exception):
     """Something that the user asked for is impossible. The message is all that is shown."""
 
 
-USER_ERRORS = (UserError, InputError, OutputError, StorageError, JournalError, ImageError)
+USER_ERRORS = (UserError, InputError, OutputError, StorageError, JournalError, ImageError, ShardsError, WorkerError)
 
 
 @dataclass
@@ -65,8 +67,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the first CUDA GPU if there is one, else the CPU."""
+def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
+    """The device of that name; ``auto`` is the first CUDA GPU if there is one, else the CPU.
+
+    Of several processes on a machine each takes the GPU of its number for ``auto`` and ``cuda``.
+    """
+    if worker.size > 1 and name in ("auto", "cuda") and torch.cuda.is_available():
+        return torch.device("cuda", worker.local_rank % torch.cuda.device_count())
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -101,20 +108,66 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def tell_losses(output: ResumableOutput) -> None:
+    """Say what of earlier runs is not there any more, and so is made again."""
+    if output.journal.dropped_bytes:
+        note(f"{output.part}: the last result was only half written when the program was stopped; it is made again")
+    for shard in output.lost:
+        note(f"{shard} is missing: what was in it is made again")
+
+
 @contextmanager
-def resume_hint(output: Path, done: str) -> Iterator[None]:
+def resume_hint(output: ResumableOutput, done: str) -> Iterator[None]:
     """When the work is interrupted, or fails unexpectedly, say how to go on with it."""
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, USER_ERRORS) and part_of(output).exists():
-            what = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped by an error"
+        if not isinstance(error, USER_ERRORS) and len(output.journal) > 0 and output.part.exists():
+            what = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped by an error"
             tqdm.write(
-                f"{what}: the {done} done so far are kept in {part_of(output)}; "
+                f"{what}: the {done} done so far are kept in {output.part}; "
                 "run the same command with --resume to go on",
                 file=sys.stderr,
             )
         raise
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run, or one of its processes, has done."""
+
+    output: Path
+    item: str  # image, pair
+    result: str  # feature, match
+    made: int
+    results: int
+    done_before: int
+    failures: Failures
+    seconds: float
+
+    def conclude(self, worker: Worker, whole: Whole | None) -> int:
+        """Print it, and return the exit status."""
+        parts = [counted(self.made, self.item), counted(self.results, self.result)]
+        if self.done_before:
+            parts.append(f"{self.done_before:,} done before")
+        parts.append(f"{len(self.failures):,} failed")
+        speed = f" ({self.made / self.seconds:.4g} {self.item}s/s)" if self.made else ""
+        where = str(self.output) if self.made or self.done_before else "nothing written"
+        if worker.size > 1:
+            where = f"{self.output}, {worker}"
+        print(f"{where}: {', '.join(parts)}, {self.seconds:.1f} s{speed}", flush=True)
+        failed = self.failures.names if worker.size == 1 else []
+        if whole is not None:
+            failed = whole.failed
+            if whole.records:
+                places = f"{counted(whole.records, self.item)} in {counted(whole.shards, 'file')}"
+                print(f"{self.output}: complete, {places}, {len(failed):,} failed", flush=True)
+        elif worker.size > 1 and not self.output.exists():
+            note(
+                f"{worker} is done; {self.output} is made when all are. "
+                "If one was lost, run the same command with --resume"
+            )
+        return SOME_FAILED if failed else OK
 
 
 def quiet_opencv() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,14 @@ from disk_ops.io import images as image_io
 from disk_ops.io.hdf5 import feature_writer, stored_sources
 from disk_ops.io.images import ImageError, Size
 from disk_ops.io.inputs import ImageFile, list_images
-from disk_ops.io.output import ResumableOutput, check_writable, part_of
+from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable, part_of
+from disk_ops.io.sharded_output import open_output
+from disk_ops.io.shards import shards_folder
 from disk_ops.programs.common import (
     DTYPES,
     OK,
-    SOME_FAILED,
     Failures,
+    Summary,
     UserError,
     counted,
     is_out_of_memory,
@@ -36,7 +38,9 @@ from disk_ops.programs.common import (
     pick_device,
     quiet_opencv,
     resume_hint,
+    tell_losses,
 )
+from disk_ops.workers import Worker, stopped_by_launcher, this_worker
 
 
 @dataclass(frozen=True)
@@ -152,16 +156,28 @@ class _TileBar:
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; see ``disk-ops extract --help``."""
     quiet_opencv()
-    start = time.perf_counter()
+    worker = this_worker()
     output: Path = arguments.output
     check_writable(output)
     if arguments.mask_dir is not None and not arguments.mask_dir.is_dir():
         raise UserError(f"--mask-dir {arguments.mask_dir} is not a folder")
-    exclude = [output, part_of(output), *filter(None, [arguments.mask_dir])]
+    exclude = [output, part_of(output), shards_folder(output), *filter(None, [arguments.mask_dir])]
     found = list_images(arguments.images, exclude)
     if any(image.path == output.absolute() for image in found.images):
         raise UserError(f"{output} is one of the images and the output as well")
-    device = pick_device(arguments.device)
+    if worker.is_main:
+        for message in found.notes:
+            note(message)
+    if not worker.share(found.images):
+        note(f"{worker} has nothing to do: there are fewer images than processes")
+        return OK
+    with stopped_by_launcher(worker):
+        return _run(arguments, found.images, worker)
+
+
+def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker) -> int:
+    start = time.perf_counter()
+    device = pick_device(arguments.device, worker)
     detector, weights_hash = load_detector(arguments.weights, device, arguments.dtype)
     settings = {
         "program": "disk-ops extract",
@@ -174,9 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
         "dtype": arguments.dtype,
         "layout": arguments.layout,
     }
-    for message in found.notes:
-        note(message)
-    if device.type == "cpu" and arguments.dtype != "float32":
+    if device.type == "cpu" and arguments.dtype != "float32" and worker.is_main:
         note(f"--dtype {arguments.dtype} is slower than float32 on most CPUs")
     extractor = Extractor(
         detector,
@@ -186,32 +200,52 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.window_size,
         arguments.score_threshold,
         arguments.max_memory,
-        arguments.quiet,
+        arguments.quiet or not worker.is_main,
     )
     failures = Failures()
-    hint = resume_hint(output, "images")
-    with hint, ResumableOutput(output, settings, resume=arguments.resume, overwrite=arguments.overwrite) as result:
-        todo, done = _remaining(found.images, result)
+    contents = _contents(images, arguments.layout)
+    resume = arguments.resume or worker.restarted
+    with (
+        open_output(
+            arguments.output, settings, contents, worker, resume=resume, overwrite=arguments.overwrite
+        ) as result,
+        resume_hint(result, "images"),
+    ):
+        todo, done = _remaining(worker.share(images), result, contents)
         features = _extract_all(extractor, todo, result, failures, arguments)
-        result.finish(feature_writer(arguments.layout))
-    _print_summary(output, len(todo), done, features, failures, time.perf_counter() - start)
-    return SOME_FAILED if failures else OK
+        whole = result.conclude(
+            contents, failures.names, lambda stored: [image.name for image in images if image.name not in stored]
+        )
+    made = len(todo) - len(failures)
+    seconds = time.perf_counter() - start
+    summary = Summary(arguments.output, "image", "feature", made, features, done, failures, seconds)
+    return summary.conclude(worker, whole)
 
 
-def _remaining(images: list[ImageFile], result: ResumableOutput) -> tuple[list[ImageFile], int]:
+def _contents(images: list[ImageFile], layout: str) -> Contents:
+    """Features of these images: good as long as the image file has the same length."""
+    paths = {image.name: image.path for image in images}
+
+    def is_current(name: str, source_bytes: int | None) -> bool:
+        try:
+            return name not in paths or paths[name].stat().st_size == source_bytes
+        except OSError:
+            return source_bytes is None
+
+    def of_record(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+        return int(arrays["source_bytes"])
+
+    return Contents(feature_writer(layout), stored_sources, of_record, is_current)
+
+
+def _remaining(images: list[ImageFile], result: ResumableOutput, contents: Contents) -> tuple[list[ImageFile], int]:
     """The images that are not done yet, and how many are. An image file of another length counts as not done."""
-    if result.journal.dropped_bytes:
-        note(f"{result.part}: the last result was only half written when the program was stopped; it is made again")
-    stored = result.already_stored(stored_sources) or {}
-    stored.update({key: int(result.journal.read(key)["source_bytes"]) for key in result.journal})
+    tell_losses(result)
+    stored: Stamps = result.stored(contents)
     todo, changed = [], 0
     for image in images:
         if image.name in stored:
-            try:
-                length = image.path.stat().st_size
-            except OSError:
-                length = None
-            if length == stored[image.name]:
+            if contents.is_current(image.name, stored[image.name]):
                 continue
             changed += 1
         todo.append(image)
@@ -229,7 +263,7 @@ def _extract_all(
 ) -> int:
     """Work through the images; returns the number of features found."""
     features = 0
-    progress = tqdm(total=len(todo), unit="image", disable=True if arguments.quiet else None)
+    progress = tqdm(total=len(todo), unit="image", disable=True if extractor.quiet else None)
     with progress, ThreadPoolExecutor(arguments.num_workers) as pool:
         prepared = _prepare_ahead(pool, todo, arguments, failures, progress)
         for batch in _batches(prepared, arguments.batch_size):
@@ -307,14 +341,3 @@ def _extract_batch(
             f"try a smaller --max-size, for example {max(width, height) // 2}",
         )
         yield batch[0], None
-
-
-def _print_summary(output: Path, tried: int, done: int, features: int, failures: Failures, seconds: float) -> None:
-    written = tried - len(failures)
-    parts = [counted(written, "image"), counted(features, "feature")]
-    if done:
-        parts.append(f"{done:,} done before")
-    parts.append(f"{len(failures):,} failed")
-    speed = f" ({written / seconds:.2f} images/s)" if written else ""
-    where = str(output) if written or done else "nothing written"
-    print(f"{where}: {', '.join(parts)}, {seconds:.1f} s{speed}")

@@ -29,17 +29,20 @@ from disk_ops.io.hdf5 import (
     stored_settings,
 )
 from disk_ops.io.inputs import natural_key
-from disk_ops.io.output import ResumableOutput, check_writable
+from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable
+from disk_ops.io.sharded_output import open_output
 from disk_ops.programs.common import (
     OK,
-    SOME_FAILED,
     Failures,
+    Summary,
     UserError,
     counted,
     note,
     pick_device,
     resume_hint,
+    tell_losses,
 )
+from disk_ops.workers import Worker, stopped_by_launcher, this_worker
 
 Pair = tuple[str, str]
 
@@ -147,36 +150,48 @@ def match_descriptors(
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; see ``disk-ops match --help``."""
-    start = time.perf_counter()
+    worker = this_worker()
     output: Path = arguments.output
     check_writable(output)
     if output.exists() and arguments.features.exists() and output.samefile(arguments.features):
         raise UserError(f"{output} is the features file and the output as well")
-    device = pick_device(arguments.device)
-    failures = Failures()
     with open_h5(arguments.features) as file:
-        pairs = _wanted_pairs(file, arguments)
-        settings = {
-            "program": "disk-ops match",
-            "ratio": arguments.ratio,
-            "layout": arguments.layout,
-            "features": (stored_settings(file) or {}).get("weights"),
-        }
-        hint = resume_hint(output, "pairs")
-        with hint, ResumableOutput(output, settings, resume=arguments.resume, overwrite=arguments.overwrite) as result:
-            todo, done = _remaining(pairs, result, failures)
-            cache = DescriptorCache(file, device)
-            matcher = MutualNearestNeighbor(arguments.ratio)
-            written, matches = _match_all(cache, matcher, todo, result, failures, arguments.quiet)
-            result.finish(match_writer(arguments.layout))
-    seconds = time.perf_counter() - start
-    parts = [counted(written, "pair"), counted(matches, "match")]
-    if done:
-        parts.append(f"{done:,} done before")
-    parts.append(f"{len(failures):,} failed")
-    speed = f" ({written / seconds:.1f} pairs/s)" if written else ""
-    print(f"{output if written or done else 'nothing written'}: {', '.join(parts)}, {seconds:.1f} s{speed}")
-    return SOME_FAILED if failures else OK
+        pairs, failures = _possible_pairs(_wanted_pairs(file, arguments), worker)
+        if pairs and not _share(pairs, worker):
+            note(f"{worker} has nothing to do: there are fewer pairs than processes")
+            return OK
+        with stopped_by_launcher(worker):
+            return _run(arguments, file, pairs, failures, worker)
+
+
+def _run(arguments: argparse.Namespace, file: h5py.File, pairs: list[Pair], failures: Failures, worker: Worker) -> int:
+    start = time.perf_counter()
+    device = pick_device(arguments.device, worker)
+    settings = {
+        "program": "disk-ops match",
+        "ratio": arguments.ratio,
+        "layout": arguments.layout,
+        "features": (stored_settings(file) or {}).get("weights"),
+    }
+    contents = Contents(match_writer(arguments.layout), lambda file: dict.fromkeys(stored_pairs(file)), lambda _: None)
+    resume = arguments.resume or worker.restarted
+    with (
+        open_output(
+            arguments.output, settings, contents, worker, resume=resume, overwrite=arguments.overwrite
+        ) as result,
+        resume_hint(result, "pairs"),
+    ):
+        tell_losses(result)
+        mine = _share(pairs, worker)
+        todo = _not_in(mine, result.stored(contents))
+        matcher = MutualNearestNeighbor(arguments.ratio)
+        quiet = arguments.quiet or not worker.is_main
+        made, matches = _match_all(DescriptorCache(file, device), matcher, todo, result, failures, quiet)
+        whole = result.conclude(
+            contents, failures.names, lambda stored: [f"{name0} - {name1}" for name0, name1 in _not_in(pairs, stored)]
+        )
+    done, seconds = len(mine) - len(todo), time.perf_counter() - start
+    return Summary(arguments.output, "pair", "match", made, matches, done, failures, seconds).conclude(worker, whole)
 
 
 def _wanted_pairs(file: h5py.File, arguments: argparse.Namespace) -> list[Pair]:
@@ -190,31 +205,40 @@ def _wanted_pairs(file: h5py.File, arguments: argparse.Namespace) -> list[Pair]:
     return exhaustive_pairs(names)
 
 
-def _remaining(pairs: list[Pair], result: ResumableOutput, failures: Failures) -> tuple[list[Pair], int]:
-    """The pairs to match, each once, and the number of those already done. Impossible ones become failures."""
-    if result.journal.dropped_bytes:
-        note(f"{result.part}: the last result was only half written when the program was stopped; it is made again")
-    stored = (result.already_stored(stored_pairs) or set()) | set(result.journal)
-    todo: list[Pair] = []
-    done = 0
+def _possible_pairs(pairs: list[Pair], worker: Worker) -> tuple[list[Pair], Failures]:
+    """The pairs that can be matched, each once. Impossible ones become failures, of the main process only."""
+    possible: list[Pair] = []
+    failures = Failures()
     owners: dict[str, str] = {}
     seen: set[Pair] = set()
     for name0, name1 in pairs:
         if (name0, name1) in seen or (name1, name0) in seen:
             continue
         seen.add((name0, name1))
+        reason = ""
         if name0 == name1:
-            failures.add(f"{name0} - {name1}", "an image can't be matched with itself")
-            continue
-        clashes = [name for name in (name0, name1) if owners.setdefault(flat_name(name), name) != name]
-        if clashes:
-            first = owners[flat_name(clashes[0])]
-            failures.add(f"{name0} - {name1}", f"{clashes[0]} and {first} have the same name in match files")
-        elif pair_name(name0, name1) in stored or pair_name(name1, name0) in stored:
-            done += 1
-        else:
-            todo.append((name0, name1))
-    return todo, done
+            reason = "an image can't be matched with itself"
+        elif clashes := [name for name in (name0, name1) if owners.setdefault(flat_name(name), name) != name]:
+            reason = f"{clashes[0]} and {owners[flat_name(clashes[0])]} have the same name in match files"
+        if not reason:
+            possible.append((name0, name1))
+        elif worker.is_main:
+            failures.add(f"{name0} - {name1}", reason)
+    return possible, failures
+
+
+def _share(pairs: list[Pair], worker: Worker) -> list[Pair]:
+    """The pairs of this process: runs of pairs, which often have an image in common."""
+    return worker.share(pairs, run=max(1, min(_BLOCK, len(pairs) // (8 * worker.size))))
+
+
+def _not_in(pairs: list[Pair], stored: Stamps) -> list[Pair]:
+    """The pairs that are not stored, in either order."""
+    return [
+        (name0, name1)
+        for name0, name1 in pairs
+        if pair_name(name0, name1) not in stored and pair_name(name1, name0) not in stored
+    ]
 
 
 def _match_all(

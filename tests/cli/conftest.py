@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sharing import EXTRACT, files, processes
 from stored import N, save
 
 from disk_ops import DISKDetector
@@ -45,4 +46,20 @@ def detector() -> DISKDetector:
 def matches(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("h5") / "matches.h5"
     assert main(["match", str(features), "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "out" / "f.h5"
+    path.parent.mkdir()
+    yield path
+    assert not [name for name in files(path.parent) if "tmp" in name]
+
+
+@pytest.fixture(scope="module")
+def sharded(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The features of two processes. To be left as they are."""
+    path = tmp_path_factory.mktemp("sharded") / "features.h5"
+    assert processes(2, "extract", photos, "-o", path, *EXTRACT) == [0, 0]
     return path
