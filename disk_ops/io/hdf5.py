@@ -45,7 +45,6 @@ MATCH_LAYOUTS = ("hloc", "deep-image-matching")
 _SETTINGS = "disk_ops_settings"  # attribute of the file
 _SHARDS = "disk_ops_shards"  # attribute of an index: the shards, relative to its folder
 _SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group
-_HELD_SHARDS = 256  # shards of an index that are held open while it is read: less than processes may have open
 
 Writer = Callable[[h5py.File, str, Arrays], None]
 
@@ -122,7 +121,7 @@ def write_atomically(
         write: writes one record.
         extend: start from what the existing file holds.
     """
-    temporary = output.with_name(output.name + ".tmp")
+    temporary = temporary_of(output)
     try:
         if extend:
             shutil.copyfile(output, temporary)
@@ -133,6 +132,11 @@ def write_atomically(
         os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def temporary_of(output: Path) -> Path:
+    """The name under which an HDF5 file is written."""
+    return output.with_name(output.name + ".tmp")
 
 
 @contextlib.contextmanager
@@ -146,19 +150,14 @@ def open_h5(path: Path, *, shards: bool = True) -> Iterator[h5py.File]:
     Raises:
         StorageError: when it, or one of its shards, is missing, a folder, unreadable or not HDF5.
     """
-    with _open(path) as file, contextlib.ExitStack() as held:
-        for number, name in enumerate(stored_shards(file) if shards else ()):
-            shard = path.parent / name
-            if not shard.exists():
-                # HDF5 looks there, too: the path of the index may be a symbolic link.
-                shard = path.resolve().parent / name
-            if not shard.exists():
-                raise StorageError(f"{path} is an index of several files, of which {path.parent / name} is missing")
-            opened = _open(shard)
-            if number < _HELD_SHARDS:  # each access through a link would open the shard anew
-                held.enter_context(opened)
-            else:
-                opened.close()
+    with _open(path) as file:
+        for name in stored_shards(file) if shards else ():
+            # HDF5 looks in both folders, which differ where the path of the index is a symbolic link.
+            places = [folder / name for folder in (path.parent, path.resolve().parent)]
+            found = next((place for place in places if place.exists()), None)
+            if found is None:
+                raise StorageError(f"{path} is an index of several files, of which {places[0]} is missing")
+            _open(found).close()
         yield file
 
 

@@ -9,14 +9,16 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from disk_ops.io.hdf5 import open_h5, stored_shards, write_index
+from disk_ops.io.hdf5 import open_h5, stored_shards, temporary_of, write_index
 from disk_ops.io.journal import JournalError, JournalReader, Settings, is_being_written
 from disk_ops.io.output import Contents, OutputError, ResumableOutput, Stamps, Whole, check_writable, part_of
 from disk_ops.io.shards import (
     failures_of,
     has_shards,
     parts_of,
+    real_path,
     refuse_if_in_work,
+    remnants_of,
     remove_shards,
     shard_path,
     shards_folder,
@@ -34,13 +36,13 @@ def open_output(
             raise OutputError(
                 f"several processes can't --overwrite: delete {output} and {shards_folder(output)} first, if they exist"
             )
-        return ShardedOutput(output, settings, contents, worker, resume=resume)
+        return ShardedOutput(real_path(output), settings, contents, worker, resume=resume)
     if overwrite:
         refuse_if_in_work(output)
     elif resume:
         # With shards, a partial file of the whole is that of an interrupted run with --overwrite.
         if not part_of(output).exists() and (has_shards(output) or indexed_shards(output)):
-            return ShardedOutput(output, settings, contents, worker, resume=True)
+            return ShardedOutput(real_path(output), settings, contents, worker, resume=True)
     elif has_shards(output) and not output.exists():
         raise OutputError(
             f"{shards_folder(output)} is left of an interrupted run of several processes: use --resume to go on, "
@@ -89,12 +91,15 @@ class ShardedOutput(ResumableOutput):
             self._adopt_part()
             self._adopt_file()
         super().__init__(shard, settings, resume=resume, overwrite=False)
-        if resume and worker.is_main:
-            try:
+        try:
+            for remnant in remnants_of(whole):
+                if remnant.name.startswith(f"{shard.stem}."):
+                    remnant.unlink()
+            if resume and worker.is_main:
                 self._finish_lost_parts()
-            except BaseException:
-                self._release()
-                raise
+        except BaseException:
+            self._release()
+            raise
 
     def stored(self, contents: Contents) -> Stamps:
         """What is there from earlier runs, whichever process made it, and from other processes so far."""
@@ -226,6 +231,7 @@ class ShardedOutput(ResumableOutput):
                 )
         if adopted.exists():
             raise OutputError(f"{part} and {adopted} are both left of interrupted runs: delete one of them")
+        temporary_of(self.whole).unlink(missing_ok=True)  # if it was killed while it wrote the HDF5 file
         os.rename(part, adopted)
 
     def _adopt_file(self) -> None:
@@ -247,12 +253,15 @@ class ShardedOutput(ResumableOutput):
             temporary.unlink(missing_ok=True)
 
     def _finish_lost_parts(self) -> None:
-        """Finish partial shards of another number of processes; what failed then is tried again now."""
+        """Finish partial shards of another number of processes, and delete what else these have left.
+
+        What they couldn't do is tried again now.
+        """
         for part in filter(self._is_of_others, parts_of(self.whole)):
             with ResumableOutput(part.with_suffix(""), self.settings, resume=True, overwrite=False) as lost:
                 lost.finish(self._contents.write)
-        for failed in filter(self._is_of_others, failures_of(self.whole)):
-            failed.unlink(missing_ok=True)
+        for path in filter(self._is_of_others, (*failures_of(self.whole), *remnants_of(self.whole))):
+            path.unlink(missing_ok=True)
 
     def _is_of_others(self, path: Path) -> bool:
         """Whether a file is of a run with another number of processes."""

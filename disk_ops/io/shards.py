@@ -20,7 +20,15 @@ from pathlib import Path
 
 import h5py
 
-from disk_ops.io.hdf5 import linked_names, open_h5, record_names, store_settings, stored_settings, stored_shards
+from disk_ops.io.hdf5 import (
+    linked_names,
+    open_h5,
+    record_names,
+    store_settings,
+    stored_settings,
+    stored_shards,
+    temporary_of,
+)
 from disk_ops.io.journal import JournalError, is_being_written
 
 _OURS = re.compile(r"\d{5,}-of-\d{5,}\.(h5|h5\.part|h5\.tmp|failed|failed\.part|index\.tmp)")
@@ -28,6 +36,11 @@ _OURS = re.compile(r"\d{5,}-of-\d{5,}\.(h5|h5\.part|h5\.tmp|failed|failed\.part|
 
 class ShardsError(Exception):
     """Shards that can't be used as asked. The message names them."""
+
+
+def real_path(output: Path) -> Path:
+    """The file itself where the path is a symbolic link: its shards are beside it, not beside the link."""
+    return output.resolve() if output.is_symlink() else output
 
 
 def shards_folder(output: Path) -> Path:
@@ -53,6 +66,11 @@ def parts_of(output: Path) -> list[Path]:
 def failures_of(output: Path) -> list[Path]:
     """The lists of what processes couldn't do."""
     return _files(output, ".failed")
+
+
+def remnants_of(output: Path) -> list[Path]:
+    """What processes that were killed have left half written."""
+    return [path for ending in (".tmp", ".failed.part") for path in _files(output, ending)]
 
 
 def has_shards(output: Path) -> bool:
@@ -88,7 +106,7 @@ def merge(index: Path, output: Path, progress: Callable[[int, int], None] = lamb
     Raises:
         ShardsError: when ``index`` is one plain file already.
     """
-    temporary = output.with_name(output.name + ".tmp")
+    temporary = temporary_of(output)
     try:
         with open_h5(index) as file:
             if not stored_shards(file):

@@ -9,13 +9,13 @@ from typing import Any
 from tqdm import tqdm
 
 from disk_ops.io.output import OutputError, check_writable
-from disk_ops.io.shards import merge, refuse_if_unfinished, remove_shards, shards_folder
+from disk_ops.io.shards import merge, real_path, refuse_if_unfinished, remove_shards, shards_folder
 from disk_ops.programs.common import OK
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; see ``disk-ops merge --help``."""
-    index: Path = arguments.file
+    index = real_path(arguments.file)
     in_place = arguments.output is None
     output: Path = index if in_place else arguments.output
     check_writable(output)

@@ -172,7 +172,7 @@ def test_a_full_disk_loses_nothing(photos: Path, features: Path, output: Path, s
     assert_same(output, features)
 
 
-def test_the_lists_of_failures_are_no_results(photos: Path, output: Path) -> None:
+def test_what_a_killed_process_has_left_is_no_result(photos: Path, output: Path) -> None:
     """A name that an earlier run couldn't do, and whose process is not there yet, doesn't make the file complete."""
     command = ["extract", photos, "-o", output, *EXTRACT]
     assert process(0, 2, *command) == 0
@@ -180,5 +180,7 @@ def test_the_lists_of_failures_are_no_results(photos: Path, output: Path) -> Non
     names = Worker(1, 2).share(sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*")))
     stale.write_text(json.dumps(names[:1]))
     assert process(0, 2, *command, "--resume") == 0 and not output.exists()
+    remnant = stale.with_name("00001-of-00002.h5.tmp")  # it was killed while it wrote its shard
+    remnant.write_text("half")
     assert process(1, 2, *command) == 0
     assert len(load(output)) == 5

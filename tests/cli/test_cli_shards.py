@@ -140,6 +140,20 @@ def test_merge_makes_one_plain_file(
     assert main(["merge", str(output)]) == 2 and "no such file" in capsys.readouterr().err
 
 
+def test_a_symbolic_link_stands_for_the_file(
+    sharded: Path, photos: Path, features: Path, matches: Path, output: Path
+) -> None:
+    shutil.copytree(sharded.parent, output.parent / "real")
+    output.symlink_to("real/features.h5")
+    assert main(["match", str(output), "-o", str(output.with_name("m.h5")), "--quiet"]) == 0
+    assert_same(output.with_name("m.h5"), matches)
+    assert processes(2, "extract", photos, "-o", output, *EXTRACT, "--resume") == [0, 0]
+    assert output.is_symlink() and not output.with_name("f.h5.shards").exists()
+    assert main(["merge", str(output), "--quiet"]) == 0
+    assert output.is_symlink() and files(output.parent / "real") == {"features.h5"}
+    assert_same(output, features)
+
+
 def test_merge_keeps_what_an_unfinished_run_has_added(
     sharded: Path, photos: Path, output: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
