@@ -1,4 +1,4 @@
-"""Homographies, fundamental and essential matrices from matches of which many are wrong: one interface, three estimators.
+"""Homographies, fundamental and essential matrices from matches of which many are wrong, by one of three estimators.
 
 ``magsac`` is OpenCV's (USAC_MAGSAC), ``degensac`` that of pydegensac, ``poselib`` that of PoseLib; the latter two are
 used where they are installed. Points are pixels in xy order with integer pixel centres. With F the fundamental and E
@@ -8,7 +8,7 @@ the essential matrix, ``x2^T F x1 = 0`` and ``E = K2^T F K1``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -46,13 +46,11 @@ _Solver = Callable[[Array, Array, _Options], _Found]
 
 
 def check_method(method: str, essential: bool = False) -> None:
-    """Raise ``ValueError`` unless an estimator is known and installed, and able to estimate essential matrices if asked."""
+    """Raise ``ValueError`` unless an estimator is known, installed and, if asked, able to give essential matrices."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if essential and method == "degensac":
-        raise ValueError(
-            "method degensac estimates no essential matrix: use magsac or poselib, or a fundamental matrix"
-        )
+        raise ValueError("degensac estimates no essential matrix: use magsac or poselib, or a fundamental matrix")
     if method in _PACKAGES:
         _package(method)
 
@@ -151,7 +149,7 @@ def rays(
 
 
 def _estimate(
-    solvers: dict[str, _Solver],
+    solvers: Mapping[str, _Solver],
     points1: npt.ArrayLike,  # [K, 2]
     points2: npt.ArrayLike,  # [K, 2]
     method: str,

@@ -107,7 +107,7 @@ class TestConsole:
     def test_a_table(self):
         assert table_text(TABLE) == (
             "Poses\n\n"
-            "method  pairs    mAA    error\n"
+            "method  pairs    mAA   error\n"
             "──────  ─────  ──────  ──────\n"
             "disk    1,200  0.500*  12.25\n"
             "sift       80  0.250       –\n"

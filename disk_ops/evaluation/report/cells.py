@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from disk_ops.evaluation.protocol import Table
@@ -60,12 +61,12 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _finite(values: list[object]) -> list[float]:
+def _finite(values: Sequence[object]) -> list[float]:
     found = (_number(value) for value in values)
     return [value for value in found if value is not None and math.isfinite(value)]
 
 
-def _decimals(values: list[object]) -> int:
+def _decimals(values: Sequence[object]) -> int:
     """Decimals with which the largest number has four digits; none if all are integers."""
     finite = _finite(values)
     if all(isinstance(value, numbers.Integral) for value in values if _number(value) is not None) or not finite:
@@ -74,7 +75,7 @@ def _decimals(values: list[object]) -> int:
     return min(_DIGITS - 1, max(0, _DIGITS - len(str(int(largest)))))
 
 
-def _best(values: list[object], direction: str | None) -> float | None:
+def _best(values: Sequence[object], direction: str | None) -> float | None:
     finite = _finite(values)
     if direction is None or len(set(finite)) < 2:
         return None

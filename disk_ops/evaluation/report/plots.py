@@ -42,8 +42,9 @@ def plot_svg(plot: Plot) -> bytes:
     from matplotlib.figure import Figure
 
     _check(plot)
-    style = {"svg.hashsalt": "disk_ops", "svg.fonttype": "path", "font.size": 10, "axes.axisbelow": True}
-    with mpl.rc_context({**mpl.rcParamsDefault, "backend": "agg", **style}):  # whatever the user's own settings are
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever the user's own settings are
+        mpl.rcParams.update({"svg.hashsalt": "disk_ops", "svg.fonttype": "path", "axes.axisbelow": True})
         figure = Figure(figsize=_size(plot), layout="constrained")
         axes = figure.add_subplot()
         draw = _draw_lines if plot.kind == "lines" else _draw_bars
