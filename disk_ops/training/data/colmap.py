@@ -61,9 +61,10 @@ class ScenesConfig(PosedConfig):
             raise ValueError(f"covisibility must be two numbers from 0 to 1 in order, got {self.covisibility}")
 
 
-class _Model(NamedTuple):
+class Model(NamedTuple):
     """What is used of a reconstruction."""
 
+    names: tuple[str, ...]  # of the images
     images: Path  # the folder
     depth: Path | None  # the folder
     maps: tuple[str, ...]  # of each image, in the folder of depth
@@ -71,6 +72,7 @@ class _Model(NamedTuple):
     lens: np.ndarray  # [N] which one each image has
     R: np.ndarray  # [N, 3, 3]
     t: np.ndarray  # [N, 3]
+    seen: tuple[np.ndarray, ...]  # for each image [P] int64: the 3D points that it sees
     typical_depth: np.ndarray  # [N] median of the points that it sees
 
 
@@ -94,9 +96,10 @@ class ScenesSource(PosedSource):
         name = f"scenes {config.path}"
         self.settings = config
         graphs, self._models, notes = [], {}, []
-        for scene, folder in _find_scenes(config).items():
-            graph, self._models[scene], note = _read_model(scene, folder, config)
-            graphs.append(graph)
+        for scene, folder in find_scenes(config).items():
+            model, note = read_scene(scene, folder, config)
+            graphs.append(PairGraph(scene, model.names, covisible_pairs(model.seen, *config.covisibility)))
+            self._models[scene] = model._replace(seen=())
             notes += [note] if note else []
         scenes = split_scenes(graphs, frame.images, split, config.holdout, config.tuples_per_scene)
         what = "; ".join(notes[:3]) or "images share too few or too many 3D points"
@@ -138,8 +141,8 @@ class ScenesSource(PosedSource):
         return self.cache.get(("undistortion", scene, number), lambda: undistortion_map(lens, size))
 
 
-def _find_scenes(config: ScenesConfig) -> dict[str, Path]:
-    """Folder of the model of each scene."""
+def find_scenes(config: ScenesConfig) -> dict[str, Path]:
+    """The folder of the model of each scene; raises :class:`DataError` if there is none."""
     path = Path(config.path)
     if not config.path or not path.is_dir():
         raise DataError(f"scenes: path must be a folder, got {config.path!r}")
@@ -160,8 +163,8 @@ def _folder(model: Path, scene: str, setting_value: str) -> Path:
     return scene_root(model) / setting_value.replace("{scene}", scene)  # an absolute one replaces the root
 
 
-def _read_model(scene: str, folder: Path, config: ScenesConfig) -> tuple[PairGraph, _Model, str]:
-    """The images of a reconstruction that can be used, their overlap, and a note on the others."""
+def read_scene(scene: str, folder: Path, config: ScenesConfig) -> tuple[Model, str]:
+    """The images of a reconstruction that can be used, and a note on the others; raises :class:`DataError`."""
     reconstruction = read_model(folder)
     image_folder = _folder(folder, scene, config.images or "images")
     depth_folder = _folder(folder, scene, config.depth) if config.depth else None
@@ -183,10 +186,11 @@ def _read_model(scene: str, folder: Path, config: ScenesConfig) -> tuple[PairGra
         else:
             usable.append(image)
     note = ", ".join(f"{count} images {why}" for why, count in left_out.items())
-    names = [image.name for image in usable]
+    names = tuple(image.name for image in usable)
     seen, R, t, typical = _geometry(reconstruction, usable)
     used = sorted({image.camera_id for image in usable})
-    model = _Model(
+    model = Model(
+        names=names,
         images=image_folder,
         depth=depth_folder,
         maps=tuple(str(find_depth(maps, name)) for name in names) if depth_folder else (),
@@ -194,10 +198,10 @@ def _read_model(scene: str, folder: Path, config: ScenesConfig) -> tuple[PairGra
         lens=np.array([used.index(image.camera_id) for image in usable], np.int64),
         R=R,
         t=t,
+        seen=tuple(seen),
         typical_depth=typical,
     )
-    graph = PairGraph(scene, names, covisible_pairs(seen, *config.covisibility))
-    return graph, model, f"scene {scene}: {note}" if note else ""
+    return model, f"scene {scene}: {note}" if note else ""
 
 
 def _geometry(reconstruction: Any, images: list[Any]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:

@@ -63,8 +63,8 @@ class RgbdConfig(PosedConfig):
             raise ValueError(f"max_distance must be at least 0, got {self.max_distance}")
 
 
-class _Cameras(NamedTuple):
-    """The images of a scene that can be used."""
+class Cameras(NamedTuple):
+    """The images of a scene that can be used, with a camera each."""
 
     names: tuple[str, ...]
     files: tuple[Path, ...]
@@ -95,8 +95,8 @@ class RgbdSource(PosedSource):
     def __init__(self, config: RgbdConfig, frame: Frame, split: Split) -> None:
         self.settings, name = config, f"rgbd {config.path}"
         graphs, self._cameras, notes = [], {}, []
-        for scene, folder in _find_scenes(config).items():
-            cameras, left_out = _read_cameras(scene, folder, config)
+        for scene, folder in find_scenes(config).items():
+            cameras, left_out = read_cameras(scene, folder, config)
             pairs, broken = _pairs(cameras, config)
             graphs.append(PairGraph(scene, cameras.names, pairs))
             self._cameras[scene] = cameras
@@ -124,7 +124,8 @@ class RgbdSource(PosedSource):
         return PosedImage(pixels, mask, K, cameras.R[image], cameras.t[image], depth, typical)
 
 
-def _find_scenes(config: RgbdConfig) -> dict[str, Path]:
+def find_scenes(config: RgbdConfig) -> dict[str, Path]:
+    """The folder of each scene; raises :class:`DataError` if there is none."""
     path = Path(config.path)
     if not config.path or not path.is_dir():
         raise DataError(f"rgbd: path must be a folder, got {config.path!r}")
@@ -140,7 +141,7 @@ def _find_scenes(config: RgbdConfig) -> dict[str, Path]:
     return used
 
 
-def _read_cameras(scene: str, folder: Path, config: RgbdConfig) -> tuple[_Cameras, list[str]]:
+def read_cameras(scene: str, folder: Path, config: RgbdConfig) -> tuple[Cameras, list[str]]:
     """The cameras whose images are there, and notes on the others."""
     images = folder / "images" if (folder / "images").is_dir() else folder
     present = list_files(images)
@@ -167,7 +168,7 @@ def _read_cameras(scene: str, folder: Path, config: RgbdConfig) -> tuple[_Camera
         np.array([row[k] for row in rows]).reshape(-1, *shape) for k, shape in ((2, (3, 3)), (3, (3, 3)), (4, (3,)))
     )
     sizes = np.array([row[5] for row in rows], np.int64).reshape(-1, 2)
-    return _Cameras(names, tuple(images / name for name in names), tuple(depth), K, R, t, sizes), notes
+    return Cameras(names, tuple(images / name for name in names), tuple(depth), K, R, t, sizes), notes
 
 
 def _entries(file: Path) -> Iterator[tuple[str, str | None, np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]]:
@@ -201,19 +202,24 @@ def _entry(
     return name, depth if isinstance(depth, str) else None, K, R, t, size
 
 
-def _pairs(cameras: _Cameras, config: RgbdConfig) -> tuple[np.ndarray, list[str]]:
+def _pairs(cameras: Cameras, config: RgbdConfig) -> tuple[np.ndarray, list[str]]:
     """Overlapping images ``[P, 2]``, and notes on depth maps that can't be used."""
     if not cameras.depth:
         return pairs_by_direction(cameras.R, cameras.t, config.max_angle, config.max_distance), []
+    overlap, broken = measured_overlaps(cameras, config.depth_scale)
+    return pairs_by_overlap(overlap, *config.covisibility), broken
+
+
+def measured_overlaps(cameras: Cameras, depth_scale: float) -> tuple[np.ndarray, list[str]]:
+    """:func:`overlaps_by_depth` of the images of a scene ``[N, N]``, and notes on depth maps that can't be used."""
     maps, sizes, broken = [], cameras.sizes.copy(), []
     for index, path in enumerate(cameras.depth):
         try:
-            depth = read_depth(path, config.depth_scale)
+            depth = read_depth(path, depth_scale)
         except SampleError as error:
             broken.append(str(error))
             depth = np.full((1, 1), np.nan, np.float32)
         maps.append(coarse_depth(depth))
         if not sizes[index].all():
             sizes[index] = size_of(depth)
-    overlap = overlaps_by_depth(np.array(maps), cameras.K, cameras.R, cameras.t, sizes)
-    return pairs_by_overlap(overlap, *config.covisibility), broken
+    return overlaps_by_depth(np.array(maps), cameras.K, cameras.R, cameras.t, sizes), broken
