@@ -108,6 +108,13 @@ def by_method(records: Iterable[Record]) -> Iterator[tuple[str, int, list[Record
         yield method, n, group
 
 
+def comparable(records: Sequence[Record]) -> tuple[list[Record], int]:
+    """The records of the items that all methods and numbers of keypoints have, and how many items some of them lack."""
+    groups = [{record["item"] for record in group} for _, _, group in by_method(records)]
+    common = set.intersection(*groups) if groups else set()
+    return [record for record in records if record["item"] in common], len(set().union(*groups)) - len(common)
+
+
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the values that there are; None if there is none."""
     known = [value for value in values if value is not None]
