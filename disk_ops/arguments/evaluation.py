@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
-from disk_ops.arguments.values import number, positive, ratio_or_word, size_limit
+from disk_ops.arguments.values import count_or_all, number, positive, ratio_or_word, share, size_limit, turn_step
 
 _MORE = (
     "Methods side by side: the same images, numbers of keypoints, matcher and estimator. FOLDER gets results.json, "
@@ -21,6 +21,8 @@ def add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(commands, "evaluate", "measure features on data with ground truth", _MORE)
     protocols = parser.add_subparsers(dest="protocol", required=True, metavar="PROTOCOL")
     _add_homography(protocols)
+    _add_pose(protocols)
+    _add_rotation(protocols)
 
 
 def add_protocol(
@@ -99,3 +101,54 @@ def _add_homography(protocols: Commands[argparse.ArgumentParser]) -> None:
         "--all-scenes", action="store_true", help="with the 8 scenes of HPatches that the paper leaves out"
     )
     add_ransac(parser)
+
+
+def _add_pose(protocols: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_protocol(
+        protocols,
+        "pose",
+        "relative poses of pairs of images against the truth",
+        "DIR is a scene, or holds scenes up to two folders below: cameras.json with images/, a COLMAP model (sparse/) "
+        "with images/, or a scene of the Image Matching Challenge (calibration/, images/, new-vis-pairs/). PAIRS is a "
+        "list in SuperGlue's format with the truth: two images, two numbers of quarter turns, K1, K2, T_1to2 a line.",
+    )
+    parser.add_argument("data", type=Path, metavar="DIR|PAIRS")
+    parser.add_argument(
+        "--images", type=Path, metavar="FOLDER", help="that the paths in PAIRS are relative to (default: its own)"
+    )
+    parser.add_argument(
+        "--geometry",
+        choices=("fundamental", "essential"),
+        default="fundamental",
+        help="the matrix that the pose is taken from (default: %(default)s, as in the paper)",
+    )
+    parser.add_argument(
+        "--pairs-per-scene",
+        type=count_or_all,
+        default=500,
+        metavar="P",
+        help="of a scene with more, so many are drawn at random, always the same; or all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--min-covisibility",
+        type=share,
+        default=0.1,
+        metavar="C",
+        help="least part of a scene that both images show, where that is known: from 3D points, depth maps or lists "
+        "(default: %(default)s)",
+    )
+    add_ransac(parser)
+
+
+def _add_rotation(protocols: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_protocol(
+        protocols,
+        "rotation",
+        "correct matches with images that are turned by 0 to 180 degrees",
+        "Where DIR holds homography sets (see disk-ops evaluate homography), the reference image of each is matched to "
+        "each other one, turned; else each image in it is matched to itself, turned.",
+    )
+    parser.add_argument("data", type=Path, metavar="DIR", help="is searched for sets, or for images")
+    parser.add_argument(
+        "--step", type=turn_step, default=15.0, metavar="DEGREES", help="between the angles (default: %(default)g)"
+    )

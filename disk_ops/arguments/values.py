@@ -27,6 +27,16 @@ def ratio(text: str) -> float:
     return _checked(float, text, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _checked(float, text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def turn_step(text: str) -> float:
+    """An angle above 0 and at most 180 degrees."""
+    return _checked(float, text, lambda value: 0 < value <= 180, "an angle above 0 and at most 180 degrees")
+
+
 def ratio_or_word(text: str) -> float | str | None:
     """A number above 0 and at most 1; ``auto``; None for ``none``."""
     if text in ("none", "auto"):

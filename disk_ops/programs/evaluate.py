@@ -20,9 +20,12 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.homography_protocol import HomographyProtocol, without_excluded
 from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
 from disk_ops.evaluation.methods import Method, parse_methods
+from disk_ops.evaluation.pose_protocol import PoseProtocol
+from disk_ops.evaluation.posed import Selection
 from disk_ops.evaluation.protocol import Item, Protocol, Table
 from disk_ops.evaluation.report import print_tables, write_report
 from disk_ops.evaluation.robust import check_method
+from disk_ops.evaluation.rotation import RotationProtocol
 from disk_ops.evaluation.runs import CACHE, Choice, Run, split_items
 from disk_ops.programs.common import (
     OK,
@@ -110,7 +113,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError(f"-o {folder} can't be written: no permission to write to {parent}")
     if getattr(arguments, "ransac", None) is not None:
         try:
-            check_method(arguments.ransac)
+            check_method(arguments.ransac, essential=getattr(arguments, "geometry", "") == "essential")
         except ValueError as error:
             raise UserError(f"--ransac {arguments.ransac}: {error}") from error
         if not arguments.ransac_threshold > 0:
@@ -211,4 +214,45 @@ def _homography(arguments: argparse.Namespace, failures: Failures, group: Group)
     return Task(f"Homographies: {printable(str(arguments.data))}", protocol(arguments.data), validation)
 
 
-_TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {"homography": _homography}
+def _pose(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    limit = None if arguments.pairs_per_scene == "all" else arguments.pairs_per_scene
+    selection = Selection(limit, arguments.min_covisibility)
+
+    def protocol(path: Path) -> PoseProtocol:
+        made = PoseProtocol(
+            path,
+            arguments.geometry,
+            arguments.ransac,
+            arguments.ransac_threshold,
+            arguments.max_size,
+            selection,
+            arguments.images if path.is_file() else None,
+        )
+        if group.is_main:
+            for each in made.notes:
+                note(each)
+        return made
+
+    if arguments.images is not None and arguments.data.is_dir():
+        raise UserError(f"--images is of use with a list of pairs only, {arguments.data} is a folder")
+    validation = None if arguments.validation is None else protocol(arguments.validation)
+    return Task(f"Relative poses: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+
+
+def _rotation(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    def report(error: SetError) -> None:
+        if group.is_main:  # all find the same
+            failures.add(str(error.path), error.reason)
+
+    def protocol(folder: Path) -> RotationProtocol:
+        return RotationProtocol(folder, arguments.step, arguments.max_size, report)
+
+    validation = None if arguments.validation is None else protocol(arguments.validation)
+    return Task(f"Rotation: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+
+
+_TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {
+    "homography": _homography,
+    "pose": _pose,
+    "rotation": _rotation,
+}
