@@ -199,7 +199,7 @@ class RotationProtocol(Protocol):
         correct = reprojection_errors(reference, features, matches, turned.homography @ second.homography) <= CORRECT
         picture = draw_matches(
             to_picture(first.image.permute(1, 2, 0).numpy()),
-            to_picture(turned.image.permute(1, 2, 0).numpy()),
+            to_picture(np.where(turned.mask[:, :, None], turned.image.permute(1, 2, 0).numpy(), np.float32(1))),
             reference.keypoints[matches[:, 0]].float().numpy(),
             features.keypoints[matches[:, 1]].float().numpy(),
             colors=np.where(correct.numpy()[:, None], _GREEN, _RED).astype(np.uint8),

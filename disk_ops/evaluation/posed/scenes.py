@@ -69,7 +69,8 @@ def find_pairs(
         try:
             scene = _read(name, folder)
         except DataError as error:
-            raise EvaluationError(str(error)) from error
+            # Sources of training data name their kind in front, which nobody asked for here.
+            raise EvaluationError(str(error).removeprefix("rgbd: ").removeprefix("scenes: ")) from error
         chosen = _chosen(name, scene, selection or Selection())
         notes += [f"scene {name}: {note}" for note in scene.notes]
         if not chosen:

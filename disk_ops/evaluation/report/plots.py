@@ -19,6 +19,7 @@ NEEDS_MATPLOTLIB = "The plots are left out, as matplotlib is not installed: pip 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b", "#7f7f7f", "#b5bd00")
 _MARKERS = "osD^vPX<>*"
 _DASHES = ("-", "--", ":", "-.")
+_INSIDE = 6  # curves up to which the legend lies between them
 _MANY = 12  # categories of bars from which on they lie on their side
 
 
@@ -51,7 +52,7 @@ def plot_svg(plot: Plot) -> bytes:
         draw(axes, plot)
         axes.set_title(_plain(plot.title), fontsize=11, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
-        _add_legend(axes, figure, len(plot.series))
+        _add_legend(axes, figure, beside=plot.kind == "bars" or len(plot.series) > _INSIDE)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
@@ -73,6 +74,8 @@ def _size(plot: Plot) -> tuple[float, float]:
 
 
 def _draw_lines(axes: Axes, plot: Plot) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     names = _named(plot)
     for index, (name, (x, y)) in enumerate(plot.series.items()):
         positions = [names.index(str(value)) for value in x] if names else [_value(value) for value in x]
@@ -88,6 +91,10 @@ def _draw_lines(axes: Axes, plot: Plot) -> None:
         )
     if names:
         axes.set_xticks(range(len(names)), [_plain(_short(name)) for name in names])
+    elif all(float(value).is_integer() for x, _ in plot.series.values() for value in map(_value, x)):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 3, 5, 10]))
+    low, high = _from_zero(plot)
+    axes.set_ylim(None if low is None else low - 0.02 * (high or axes.get_ylim()[1]), high)  # markers at 0 stay whole
     axes.set_xlabel(_plain(plot.x_label))
     axes.set_ylabel(_plain(plot.y_label))
     axes.grid(alpha=0.3)
@@ -118,15 +125,24 @@ def _draw_bars(axes: Axes, plot: Plot) -> None:
         )
     (axes.set_ylabel if lying else axes.set_xlabel)(_plain(plot.x_label))
     (axes.set_xlabel if lying else axes.set_ylabel)(_plain(plot.y_label))
+    (axes.set_xlim if lying else axes.set_ylim)(*_from_zero(plot))
     axes.grid(axis="x" if lying else "y", alpha=0.3)
 
 
-def _add_legend(axes: Axes, figure: Any, count: int) -> None:
+def _add_legend(axes: Axes, figure: Any, beside: bool) -> None:
     handles, _ = axes.get_legend_handles_labels()
-    if count > 6:
+    if handles and beside:
         figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False)
     elif handles:
         axes.legend(handles=handles, fontsize=9, framealpha=0.8)
+
+
+def _from_zero(plot: Plot) -> tuple[float | None, float | None]:
+    """Limits of the axis of values: from 0 where no value is negative, up to 1 where all are 0."""
+    values = [number for _, y in plot.series.values() for value in y if math.isfinite(number := _value(value))]
+    if not values or min(values) < 0:
+        return None, None
+    return 0.0, None if max(values) > 0 else 1.0
 
 
 def _named(plot: Plot) -> list[str]:
