@@ -247,11 +247,11 @@ def _shares(records: Sequence[Record]) -> dict[float, float]:
     return {angle: float(np.mean(at[angle])) for angle in sorted(at)}
 
 
-def _reach(shares: dict[float, float]) -> float | None:
+def _reach(shares: dict[float, float]) -> float | int | None:
     """The largest angle up to which all shares are at least a half; None if not even the first one is."""
-    reached = None
+    reached: float | None = None
     for angle, value in shares.items():
         if value < _HALF:
             break
         reached = angle
-    return reached
+    return int(reached) if reached is not None and reached.is_integer() else reached

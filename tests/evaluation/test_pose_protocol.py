@@ -310,7 +310,7 @@ class TestScenes:
             np.save(tmp_path / "depth" / f"{index}.npy", np.full((48, 64), 10.0, np.float32))
         pairs, _ = find_pairs(tmp_path, Selection(min_covisibility=0.0))
         assert len(pairs) == 1 and 0.3 < pairs[0].covisibility < 1
-        assert {path.name for path in pairs[0].files} == {"0.png", "1.png", "cameras.json", "0.npy", "1.npy"}
+        assert [path.name for path in pairs[0].files] == ["0.png", "1.png", "cameras.json", "0.npy", "1.npy"]
 
     def test_colmap_models_give_poses_covisibility_and_undistorted_images(self, tmp_path):
         pytest.importorskip("pycolmap")
@@ -358,6 +358,8 @@ class TestImc:
         protocol = PoseProtocol(tmp_path)
         records = evaluate(protocol, oracle(project))
         assert len(records) == 3 and max(record["error"] for record in records) < 0.02
+        files = [path.name for path in protocol.items()[1].files]
+        assert files == ["im-0.png", "im-2.png", "calibration_im-0.h5", "calibration_im-2.h5"]
 
     def test_lists_give_covisibility_and_choose_pairs(self, tmp_path):
         self.write(tmp_path)

@@ -31,8 +31,8 @@ def image_folder(folder: Path) -> Path:
     return next(folder / place for place in _PLACES if (folder / place).is_dir())
 
 
-def read_calibrations(folder: Path) -> tuple[list[View], list[str]]:
-    """The images of a scene that have a calibration, by name, and notes on those that are missing.
+def read_calibrations(folder: Path) -> tuple[list[View], list[Path], list[str]]:
+    """The images of a scene that have a calibration, by name, the file of each, and notes on images that are missing.
 
     Raises:
         EvaluationError: a calibration can't be used.
@@ -43,16 +43,19 @@ def read_calibrations(folder: Path) -> tuple[list[View], list[str]]:
         for name in sorted(list_files(images))
         if Path(name).suffix.lower() in IMAGE_EXTENSIONS
     }
-    views, missing = [], 0
+    views: list[View] = []
+    files: list[Path] = []
+    missing = 0
     for file in sorted((folder / "calibration").iterdir()):
         match = _CALIBRATION.fullmatch(file.name)
         if match is None:
             continue
         if match[1] in by_stem:
             views.append(View(by_stem[match[1]], *_read_calibration(file)))
+            files.append(file)
         else:
             missing += 1
-    return views, [f"{missing} images not found in {images}"] if missing else []
+    return views, files, [f"{missing} images not found in {images}"] if missing else []
 
 
 def _read_calibration(file: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +34,10 @@ class _Scene(NamedTuple):
     views: Sequence[View]
     pairs: npt.NDArray[np.int64]  # [P, 2] that can be used
     covisibility: npt.NDArray[np.float64] | None  # [P]
-    truth: tuple[Path, ...]
+    truth: tuple[Path, ...]  # files that all pairs depend on
     root: Path  # names of images are relative to it
     notes: Sequence[str]
+    own: Sequence[Path] = ()  # a calibration or depth map of each view, which only its pairs depend on
 
 
 def find_pairs(
@@ -99,9 +99,9 @@ def _read(name: str, folder: Path) -> _Scene:
     if (folder / "cameras.json").is_file():
         return _read_json(name, folder)
     if is_imc(folder):
-        views, notes = read_calibrations(folder)
-        scene = _Scene(views, _all_pairs(len(views)), None, (), image_folder(folder), notes)
-        return _with_lists(folder, scene._replace(truth=tuple(sorted((folder / "calibration").glob("*.h5")))))
+        views, calibrations, notes = read_calibrations(folder)
+        scene = _Scene(views, _all_pairs(len(views)), None, (), image_folder(folder), notes, calibrations)
+        return _with_lists(folder, scene)
     return _read_colmap(name, folder)
 
 
@@ -119,7 +119,7 @@ def _read_json(name: str, folder: Path) -> _Scene:
     if cameras.depth:
         overlap, broken = measured_overlaps(cameras, config.depth_scale)
         shared = overlap[scene.pairs[:, 0], scene.pairs[:, 1]]
-        return scene._replace(covisibility=shared, truth=(*scene.truth, *cameras.depth), notes=[*notes, *broken])
+        return scene._replace(covisibility=shared, notes=[*notes, *broken], own=cameras.depth)
     return scene
 
 
@@ -155,12 +155,13 @@ def _chosen(name: str, scene: _Scene, selection: Selection) -> list[PosedPair]:
         first, second = (scene.views[index] for index in scene.pairs[number])
         shared = None if scene.covisibility is None else float(scene.covisibility[number])
         label = " ".join(view.path.relative_to(scene.root).as_posix() for view in (first, second))
-        result.append(PosedPair(f"{name}: {label}", name, (first, second), scene.truth, shared))
+        own = [scene.own[index] for index in scene.pairs[number]] if scene.own else []
+        result.append(PosedPair(f"{name}: {label}", name, (first, second), (*scene.truth, *own), shared))
     return result
 
 
 def _all_pairs(count: int) -> npt.NDArray[np.int64]:
-    return np.array(list(combinations(range(count), 2)), np.int64).reshape(-1, 2)
+    return np.stack(np.triu_indices(count, 1), axis=1).astype(np.int64)
 
 
 def _why_nothing(scene: _Scene) -> str:
