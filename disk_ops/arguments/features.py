@@ -12,6 +12,7 @@ from disk_ops.arguments.shared import (
     add_device,
     add_hdf5_output,
     add_n,
+    add_pairs,
     add_ratio,
     add_weights,
 )
@@ -32,6 +33,18 @@ def add_extract(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE|FOLDER", help="folders are searched recursively")
     add_hdf5_output(parser, "features.h5")
     add_detector(parser)
+    add_extraction(parser)
+    parser.add_argument(
+        "--layout",
+        choices=("hloc", "glue-factory"),
+        default="hloc",
+        help="hloc (also read by deep-image-matching), or glue-factory: descriptors [N, D], keypoints with the corner "
+        "of the first pixel at 0, 0 (default: %(default)s)",
+    )
+
+
+def add_extraction(parser: argparse.ArgumentParser) -> None:
+    """Add masks, and how images are read and computed."""
     parser.add_argument(
         "--mask-dir",
         type=Path,
@@ -67,13 +80,6 @@ def add_extract(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="W",
         help="threads that decode images (default: %(default)s)",
     )
-    parser.add_argument(
-        "--layout",
-        choices=("hloc", "glue-factory"),
-        default="hloc",
-        help="hloc (also read by deep-image-matching), or glue-factory: descriptors [N, D], keypoints with the corner "
-        "of the first pixel at 0, 0 (default: %(default)s)",
-    )
 
 
 def add_match(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -87,21 +93,7 @@ def add_match(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("features", type=Path, help="HDF5 file of disk-ops extract or of hloc")
     add_hdf5_output(parser, "matches.h5")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--pairs",
-        type=Path,
-        metavar="FILE",
-        help="text file with two image names a line, separated by a space, or by a tab if names contain spaces (or "
-        "quoted); empty lines and lines that begin with # are skipped",
-    )
-    which.add_argument("--exhaustive", action="store_true", help="all pairs (the default)")
-    which.add_argument(
-        "--sequential",
-        type=positive,
-        metavar="K",
-        help="each image with the K next ones, in the order of names (frame2 before frame10)",
-    )
+    add_pairs(parser)
     add_ratio(parser)
     add_device(parser)
     parser.add_argument(

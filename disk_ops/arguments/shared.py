@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from disk_ops.arguments.values import count_or_all, number, odd, ratio, size_limit
+from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
 
 STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 
@@ -94,6 +94,43 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add ``--device``."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: %(default)s)")
+
+
+def add_pairs(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of pairs to match."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--exhaustive", action="store_true", help="match all pairs (the default)")
+    which.add_argument(
+        "--sequential",
+        type=positive,
+        metavar="K",
+        help="match each image with the K next ones, in the order of names (frame2 before frame10)",
+    )
+    which.add_argument(
+        "--pair-pattern",
+        metavar="PATTERN",
+        help="match by names: 'cam1/* cam2/*', each image that matches the first glob with each that matches the "
+        "second; 'cam1/*', those that match it with each other; 're:frame_(\\d+)', images for which the groups of a "
+        "regular expression are equal",
+    )
+    which.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help="match the pairs of a text file (of a retrieval, for example): two image names a line, separated by a "
+        "space, or by a tab if names contain spaces (or quoted); empty lines and lines that begin with # are skipped",
+    )
+    parser.add_argument(
+        "--quadratic-overlap",
+        action="store_true",
+        help="with --sequential, also match images at distances 1, 2, 4, ... 2^(K-1), as COLMAP does",
+    )
+    parser.add_argument(
+        "--loop-closure",
+        type=positive,
+        metavar="L",
+        help="with --sequential, also match every L-th image with all others, for a sequence that returns to places",
+    )
 
 
 def add_ratio(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 
 import h5py
@@ -28,9 +25,10 @@ from disk_ops.io.hdf5 import (
     stored_pairs,
     stored_settings,
 )
-from disk_ops.io.inputs import natural_key
+from disk_ops.io.inputs import InputError
 from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable
 from disk_ops.io.sharded_output import open_output
+from disk_ops.pairs import BLOCK, Pair, PairSelection
 from disk_ops.programs.common import (
     OK,
     Failures,
@@ -44,64 +42,7 @@ from disk_ops.programs.common import (
 )
 from disk_ops.workers import Worker, stopped_by_launcher, this_worker
 
-Pair = tuple[str, str]
-
-_BLOCK = 32  # images per side of the blocks in which all pairs are visited
 _CACHE_BYTES = 1 << 30
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a pairs file: two image names a line.
-
-    The names are separated by a tab, or by spaces if neither contains any; names with spaces can also be quoted
-    as in a shell. Empty lines and lines that begin with ``#`` are skipped.
-
-    Raises:
-        UserError: when the file can't be read or a line doesn't hold two names.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise UserError(f"--pairs {path}: {reason}") from error
-    pairs = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        names = _split_names(line)
-        if len(names) != 2:
-            raise UserError(
-                f"--pairs {path}, line {number}: two image names are expected, got {line.strip()!r} "
-                "(separate names that contain spaces by a tab, or quote them)"
-            )
-        pairs.append((names[0], names[1]))
-    if not pairs:
-        raise UserError(f"--pairs {path}: holds no pairs")
-    return pairs
-
-
-def _split_names(line: str) -> list[str]:
-    if "\t" in line:
-        return [name.strip() for name in line.split("\t") if name.strip()]
-    names = line.split()
-    if len(names) == 2 or not set("\"'") & set(line):
-        return names
-    try:
-        return shlex.split(line)
-    except ValueError:  # an unclosed quote
-        return names
-
-
-def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
-    """All pairs, block by block, so that the features of few images are needed at a time."""
-    pairs = combinations(range(len(names)), 2)
-    ordered = sorted(pairs, key=lambda pair: (pair[0] // _BLOCK, pair[1] // _BLOCK, pair))
-    return [(names[i], names[j]) for i, j in ordered]
-
-
-def sequential_pairs(names: Sequence[str], ahead: int) -> list[Pair]:
-    """Each image with the next ``ahead`` ones."""
-    return [(names[i], names[j]) for i in range(len(names)) for j in range(i + 1, min(i + 1 + ahead, len(names)))]
 
 
 class DescriptorCache:
@@ -194,15 +135,30 @@ def _run(arguments: argparse.Namespace, file: h5py.File, pairs: list[Pair], fail
     return Summary(arguments.output, "pair", "match", made, matches, done, failures, seconds).conclude(worker, whole)
 
 
+def pair_selection(arguments: argparse.Namespace) -> PairSelection:
+    """The choice of pairs that was made; see `disk_ops.arguments.shared.add_pairs`."""
+    if arguments.sequential is None and (arguments.quadratic_overlap or arguments.loop_closure is not None):
+        option = "--quadratic-overlap" if arguments.quadratic_overlap else "--loop-closure"
+        raise UserError(f"{option} needs --sequential K")
+    return PairSelection(
+        arguments.pairs,
+        arguments.sequential,
+        arguments.quadratic_overlap,
+        arguments.loop_closure,
+        arguments.pair_pattern,
+    )
+
+
 def _wanted_pairs(file: h5py.File, arguments: argparse.Namespace) -> list[Pair]:
-    if arguments.pairs is not None:
-        return read_pairs(arguments.pairs)
-    names = sorted(image_names(file), key=natural_key)
-    if len(names) < 2:
+    names = image_names(file)
+    selection = pair_selection(arguments)
+    if selection.file is None and len(names) < 2:
         raise UserError(f"{arguments.features} holds the features of {counted(len(names), 'image')}; two are needed")
-    if arguments.sequential is not None:
-        return sequential_pairs(names, arguments.sequential)
-    return exhaustive_pairs(names)
+    try:
+        return selection.pairs(names)
+    except InputError as error:
+        option = "--pairs " if selection.file is not None else "--pair-"
+        raise UserError(f"{option}{error}") from error
 
 
 def _possible_pairs(pairs: list[Pair], worker: Worker) -> tuple[list[Pair], Failures]:
@@ -229,7 +185,7 @@ def _possible_pairs(pairs: list[Pair], worker: Worker) -> tuple[list[Pair], Fail
 
 def _share(pairs: list[Pair], worker: Worker) -> list[Pair]:
     """The pairs of this process: runs of pairs, which often have an image in common."""
-    return worker.share(pairs, run=max(1, min(_BLOCK, len(pairs) // (8 * worker.size))))
+    return worker.share(pairs, run=max(1, min(BLOCK, len(pairs) // (8 * worker.size))))
 
 
 def _not_in(pairs: list[Pair], stored: Stamps) -> list[Pair]:

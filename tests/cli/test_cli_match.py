@@ -14,7 +14,6 @@ from disk_ops import MutualNearestNeighbor
 from disk_ops.cli import main
 from disk_ops.io.hdf5 import image_names, read_features
 from disk_ops.programs import match as match_program
-from disk_ops.programs.common import UserError
 
 
 def test_match_stores_what_the_matcher_finds(features: Path, matches: Path) -> None:
@@ -58,12 +57,25 @@ def test_pairs_from_a_file(features: Path, tmp_path: Path, capsys: pytest.Captur
     assert groups(output) == {("a.jpg", "sub-a.jpg"), ("a.png", "sub dir-b 9.png"), ("sub dir-b 10.png", "a.jpg")}
 
 
-@pytest.mark.parametrize("line", ["a.jpg", "a.jpg b.jpg c.jpg", "a b.jpg c.jpg", "it's a.jpg b.jpg"])
-def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "pairs.txt"
-    path.write_text(f"a.jpg b.jpg\n{line}\n")
-    with pytest.raises(UserError, match=r"pairs\.txt, line 2: two image names are expected, got"):
-        match_program.read_pairs(path)
+def test_pairs_of_a_sequence_that_returns(features: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.h5"
+    assert main(["match", str(features), "-o", str(output), "--sequential", "1", "--loop-closure", "4"]) == 0
+    # In natural order a.jpg, a.png, sub dir/b 9.png, sub dir/b 10.png, sub/a.jpg: the first and the last with all.
+    missing = {("a.png", "sub dir-b 10.png")}
+    assert len(groups(output)) == 9 and not groups(output) & missing
+
+
+def test_pairs_by_pattern(features: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.h5"
+    assert main(["match", str(features), "-o", str(output), "--pair-pattern", "a.* sub*"]) == 0
+    assert groups(output) == {
+        (first, second)
+        for first in ("a.jpg", "a.png")
+        for second in ("sub dir-b 9.png", "sub dir-b 10.png", "sub-a.jpg")
+    }
+    arguments = ["--pair-pattern", r"re:(?:^|/)([^/]*)\.", "--overwrite"]
+    assert main(["match", str(features), "-o", str(output), *arguments]) == 0
+    assert groups(output) == {("a.jpg", "a.png"), ("a.jpg", "sub-a.jpg"), ("a.png", "sub-a.jpg")}
 
 
 def test_the_ratio_test_removes_matches(features: Path, matches: Path, tmp_path: Path) -> None:
@@ -109,10 +121,3 @@ def test_the_cache_of_descriptors_is_bounded(features: Path) -> None:
         for name in names * 2:
             np.testing.assert_array_equal(cache[name], read_features(file, name).descriptors)
             assert len(cache._held) <= 2 or cache._bytes <= cache._max_bytes
-
-
-def test_all_pairs_are_visited_block_by_block() -> None:
-    names = [f"{index:03}" for index in range(100)]
-    pairs = match_program.exhaustive_pairs(names)
-    assert len(pairs) == len(set(pairs)) == 100 * 99 // 2 and all(first < second for first, second in pairs)
-    assert len({name for pair in pairs[:400] for name in pair}) <= 2 * 32

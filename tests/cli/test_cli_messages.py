@@ -33,6 +33,11 @@ from disk_ops.programs import extract as extract_program
         (["match", "one.h5", "-o", "one.h5", "--overwrite"], "one.h5 is the features file and the output as well"),
         (["match", "one.h5", "-o", "m.h5", "--pairs", "gone.txt"], "--pairs gone.txt: No such file"),
         (["match", "one.h5", "-o", "m.h5", "--pairs", "a.png"], "--pairs a.png: is not UTF-8 text"),
+        (["match", "two.h5", "-o", "m.h5", "--loop-closure", "5"], "--loop-closure needs --sequential K"),
+        (["match", "two.h5", "-o", "m.h5", "--quadratic-overlap"], "--quadratic-overlap needs --sequential K"),
+        (["match", "two.h5", "-o", "m.h5", "--pair-pattern", "x/*"], "--pair-pattern 'x/*': matches none of 2 images"),
+        (["match", "two.h5", "-o", "m.h5", "--pair-pattern", "re:("], "is not a regular expression"),
+        (["match", "two.h5", "-o", "m.h5", "--pair-pattern", "re:a"], "needs a group in parentheses"),
         (["demo", "-o", "a.png"], "the folder a.png can't be made"),
     ],
 )
@@ -49,6 +54,9 @@ def test_what_is_impossible_is_said_in_one_line(
     (tmp_path / "empty").mkdir()
     with h5py.File(features) as file, h5py.File("one.h5", "w") as copy:
         file.copy("a.jpg", copy)
+        with h5py.File("two.h5", "w") as two:
+            file.copy("a.jpg", two)
+            file.copy("a.png", two)
     before = {item: item.stat().st_size for item in tmp_path.iterdir()}
     assert main(arguments) == 2
     told = capsys.readouterr().err
