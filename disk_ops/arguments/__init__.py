@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from disk_ops.arguments.evaluation import add_evaluate
 from disk_ops.arguments.export import add_export_onnx
 from disk_ops.arguments.features import add_demo, add_extract, add_match, add_merge, add_show
+from disk_ops.arguments.sfm import add_export_colmap, add_reconstruct
 from disk_ops.arguments.training import add_train
 
-PROGRAMS = ("extract", "match", "merge", "show", "demo", "train", "evaluate", "export-onnx")
+PROGRAMS = (
+    *("extract", "match", "merge", "show", "demo", "train", "evaluate"),
+    *("export-onnx", "export-colmap", "reconstruct"),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of all the programs."""
-    parser = argparse.ArgumentParser(prog="disk-ops", description="DISK local features: extract, match, show, train.")
+    parser = argparse.ArgumentParser(
+        prog="disk-ops", description="DISK local features: extract, match, show, train, reconstruct."
+    )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     commands = parser.add_subparsers(dest="program", required=True, metavar="{" + ",".join(PROGRAMS) + "}")
     add_extract(commands)
@@ -26,6 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_train(commands)
     add_evaluate(commands)
     add_export_onnx(commands)
+    add_export_colmap(commands)
+    add_reconstruct(commands)
     return parser
 
 

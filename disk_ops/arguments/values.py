@@ -22,6 +22,18 @@ def number(text: str) -> float:
     return _checked(float, text, lambda value: True, "a number")
 
 
+def positive_number(text: str) -> float:
+    """A finite number above 0."""
+    return _checked(float, text, lambda value: 0 < value < math.inf, "a number above 0")
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Finite numbers, separated by commas."""
+    return tuple(
+        _checked(float, part, math.isfinite, "a list of numbers such as 1000,640,480") for part in text.split(",")
+    )
+
+
 def ratio(text: str) -> float:
     """A number above 0 and at most 1."""
     return _checked(float, text, lambda value: 0 < value <= 1, "a number above 0 and at most 1")

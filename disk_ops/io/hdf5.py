@@ -264,22 +264,44 @@ def read_features(file: h5py.File, name: str) -> Features:
     Raises:
         StorageError: when the image is not there, or its arrays don't fit together.
     """
-    group = file.get(name)
-    if not isinstance(group, h5py.Group) or "keypoints" not in group or "descriptors" not in group:
-        raise StorageError(f"{name}: no features in {file.filename}")
-    corner = (stored_settings(file) or {}).get("layout") == "glue-factory"
-    keypoints = np.asarray(group["keypoints"], dtype=np.float32) - np.float32(0.5 if corner else 0.0)
+    group = _features_of(file, name, "keypoints", "descriptors")
+    keypoints, size = read_keypoints(file, name)
     descriptors = np.asarray(group["descriptors"], dtype=np.float32)
-    descriptors = descriptors if corner else descriptors.T
+    descriptors = descriptors if _corner_is_origin(file) else descriptors.T
     key = "scores" if "scores" in group else "keypoint_scores"
     scores = np.asarray(group[key], dtype=np.float32) if key in group else np.ones(len(keypoints), np.float32)
-    if keypoints.ndim != 2 or descriptors.ndim != 2 or not len(descriptors) == len(keypoints) == len(scores):
+    if descriptors.ndim != 2 or not len(descriptors) == len(keypoints) == len(scores):
         raise StorageError(
             f"{name}: keypoints {keypoints.shape} and descriptors {group['descriptors'].shape} in {file.filename} "
             "don't fit together ([N, 2] and [D, N] are expected)"
         )
+    return Features(keypoints, np.ascontiguousarray(descriptors), scores, size)
+
+
+def read_keypoints(file: h5py.File, name: str) -> tuple[npt.NDArray[np.float32], tuple[int, int] | None]:
+    """The keypoints [N, 2] of one image, pixel centres at integers, and its (width, height) if it was stored.
+
+    Raises:
+        StorageError: when the image is not there, or its keypoints are no list of points.
+    """
+    group = _features_of(file, name, "keypoints")
+    keypoints = np.asarray(group["keypoints"], dtype=np.float32) - np.float32(0.5 if _corner_is_origin(file) else 0.0)
+    if keypoints.ndim != 2 or keypoints.shape[1] != 2:
+        raise StorageError(f"{name}: keypoints {keypoints.shape} in {file.filename}, [N, 2] are expected")
     size = np.asarray(group["image_size"]).tolist() if "image_size" in group else None
-    return Features(keypoints, np.ascontiguousarray(descriptors), scores, None if size is None else (size[0], size[1]))
+    return keypoints, None if size is None else (int(size[0]), int(size[1]))
+
+
+def _features_of(file: h5py.File, name: str, *needed: str) -> h5py.Group:
+    group = file.get(name)
+    if not isinstance(group, h5py.Group) or not all(key in group for key in needed):
+        raise StorageError(f"{name}: no features in {file.filename}")
+    return group
+
+
+def _corner_is_origin(file: h5py.File) -> bool:
+    """Whether the file has the layout glue-factory."""
+    return bool((stored_settings(file) or {}).get("layout") == "glue-factory")
 
 
 def read_matches(file: h5py.File, name0: str, name1: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

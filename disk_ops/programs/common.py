@@ -21,6 +21,7 @@ from disk_ops.io.inputs import InputError
 from disk_ops.io.journal import JournalError
 from disk_ops.io.output import OutputError, ResumableOutput, Whole
 from disk_ops.io.shards import ShardsError
+from disk_ops.sfm.colmap import SfmError
 from disk_ops.workers import ALONE, Worker, WorkerError
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
@@ -33,7 +34,10 @@ class UserError(Exception):
     """Something that the user asked for is impossible. The message is all that is shown."""
 
 
-USER_ERRORS = (UserError, InputError, OutputError, StorageError, JournalError, ImageError, ShardsError, WorkerError)
+USER_ERRORS = (
+    *(UserError, InputError, OutputError, StorageError, JournalError, ImageError),
+    *(ShardsError, WorkerError, SfmError),
+)
 
 
 @dataclass

@@ -161,7 +161,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(output)
     if arguments.mask_dir is not None and not arguments.mask_dir.is_dir():
         raise UserError(f"--mask-dir {arguments.mask_dir} is not a folder")
-    exclude = [output, part_of(output), shards_folder(output), *filter(None, [arguments.mask_dir])]
+    others = getattr(arguments, "exclude", ())
+    exclude = [output, part_of(output), shards_folder(output), *filter(None, [arguments.mask_dir]), *others]
     found = list_images(arguments.images, exclude)
     if any(image.path == output.absolute() for image in found.images):
         raise UserError(f"{output} is one of the images and the output as well")

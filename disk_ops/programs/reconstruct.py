@@ -1,0 +1,209 @@
+"""``disk-ops reconstruct``: a folder of photographs to cameras and points."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from disk_ops.io.hdf5 import open_h5, stored_sources
+from disk_ops.io.output import OutputError, part_of
+from disk_ops.programs import extract, match
+from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, note
+from disk_ops.programs.export_colmap import describe_database, sfm_options
+from disk_ops.sfm.cameras import ExifCameras
+from disk_ops.sfm.colmap import require_pycolmap
+from disk_ops.sfm.database import open_database, remove_database, stored_origin, summarize_database
+from disk_ops.sfm.mapping import MappingOptions
+from disk_ops.sfm.reconstruction import (
+    DATABASE,
+    MODELS,
+    SUMMARY,
+    SfmOptions,
+    database_origin,
+    export_database,
+    map_database,
+    mapped_before,
+)
+from disk_ops.workers import this_worker
+
+FEATURES, MATCHES = "features.h5", "matches.h5"
+STAGES = 4
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; see ``disk-ops reconstruct --help``."""
+    require_pycolmap()
+    if this_worker().size > 1:
+        raise UserError(
+            "reconstruct is the work of one process: share disk-ops extract and match out under torchrun, and give "
+            "their results with --features and --matches"
+        )
+    folder: Path = arguments.output
+    if not arguments.images.is_dir():
+        raise UserError(f"{arguments.images} is not a folder")
+    mapping = MappingOptions(fix_intrinsics=arguments.fix_cameras, threads=arguments.mapper_threads)
+    options = replace(sfm_options(arguments), mapping=mapping)
+    if arguments.matches and not arguments.features:
+        raise UserError("--matches needs the --features that were matched")
+    for given in filter(None, (arguments.features, arguments.matches)):
+        with open_h5(given):
+            pass
+    ExifCameras(options.cameras)  # a wrong model or parameters are said before hours of work
+    match.pair_selection(arguments)
+    _prepare(folder, arguments)
+    failures = Failures()
+    features, matches, failed = _features_and_matches(folder, arguments)
+    with _resume_hint(folder):
+        _announce(3, "verification")
+        _make_database(folder / DATABASE, features, matches, arguments, options, failures)
+        _announce(4, "mapping")
+        figures = mapped_before(folder, options.mapping)
+        if figures is None:
+            figures = map_database(folder, arguments.images, options.mapping, quiet=arguments.quiet)
+        else:
+            print(f"{folder / MODELS}: done before")
+    registered = _print_models(folder, figures)
+    return SOME_FAILED if failed or failures or not registered else OK
+
+
+def _prepare(folder: Path, arguments: argparse.Namespace) -> None:
+    """Make the folder, and see that no results in it would be lost."""
+    names = (FEATURES, MATCHES, DATABASE, MODELS, SUMMARY)
+    results = [place for name in names for place in (folder / name, part_of(folder / name)) if place.exists()]
+    if results and not (arguments.resume or arguments.overwrite):
+        raise OutputError(
+            f"{folder} holds {results[0].name} already: use --resume to go on with it, or --overwrite to start afresh"
+        )
+    if arguments.resume:
+        _check_own(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"the folder {folder} can't be made: {error.strerror}") from error
+    if arguments.overwrite:
+        given = [path.resolve() for path in (arguments.features, arguments.matches) if path is not None]
+        for place in results:
+            if place.is_dir():
+                shutil.rmtree(place)
+            elif place.resolve() not in given:
+                place.unlink()
+        for database in (folder / DATABASE, part_of(folder / DATABASE)):
+            remove_database(database)
+
+
+def _check_own(folder: Path) -> None:
+    """See that a database and models that would be replaced are ours, and not those of a project of COLMAP."""
+    foreign = []
+    if (folder / DATABASE).exists() and stored_origin(folder / DATABASE) is None:
+        foreign.append(DATABASE)
+    if (folder / MODELS).exists() and not (folder / SUMMARY).exists():
+        foreign.append(MODELS)
+    if foreign:
+        raise OutputError(
+            f"{folder / foreign[0]} was not made by disk-ops reconstruct: "
+            "use another folder, or --overwrite to replace it"
+        )
+
+
+def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[Path, Path, bool]:
+    """Extract and match as `disk-ops extract` and `disk-ops match` do, as far as files aren't given.
+
+    Returns:
+        The files, and whether something failed.
+    """
+    shared: dict[str, Any] = {**vars(arguments), "layout": "hloc", "resume": True, "overwrite": False}
+    features, matches = arguments.features or folder / FEATURES, arguments.matches or folder / MATCHES
+    status = OK
+    _announce(1, "features")
+    if arguments.features:
+        print(f"{features}: given")
+    else:
+        before = _sources(features)
+        own = {"images": [arguments.images], "output": features, "exclude": [folder]}
+        status |= extract.run(argparse.Namespace(**{**shared, **own}))
+        if not features.exists():
+            raise UserError(f"none of the images in {arguments.images} could be used")
+        after = _sources(features)
+        if any(after[name] != size for name, size in before.items() if name in after):
+            note(f"images changed since they were matched: {matches} is made again")
+            for old in (matches, part_of(matches)):
+                old.unlink(missing_ok=True)
+    _announce(2, "matches")
+    if arguments.matches:
+        print(f"{matches}: given")
+    else:
+        status |= match.run(argparse.Namespace(**{**shared, "features": features, "output": matches}))
+        if not matches.exists():
+            raise UserError("none of the pairs could be matched")
+    return features, matches, status != OK
+
+
+def _sources(features: Path) -> dict[str, int | None]:
+    """The size of the file of each image whose features are there."""
+    if not features.exists():
+        return {}
+    with open_h5(features) as file:
+        return stored_sources(file)
+
+
+def _make_database(
+    database: Path,
+    features: Path,
+    matches: Path,
+    arguments: argparse.Namespace,
+    options: SfmOptions,
+    failures: Failures,
+) -> None:
+    done = stored_origin(database) == database_origin(features, matches, options)
+    if done:
+        with open_database(database) as opened:
+            summary = summarize_database(opened)
+    else:
+        images, quiet = arguments.images, arguments.quiet
+        summary = export_database(
+            features, matches, images, database, options, failures.add, note, resume=True, quiet=quiet
+        )
+    print(f"{database}: {describe_database(summary)}{', done before' if done else ''}")
+
+
+def _print_models(folder: Path, figures: dict[str, Any]) -> int:
+    """Print the models and return the number of registered images of the best, which is 0 if there is none."""
+    models = figures["models"]
+    if not models:
+        print(
+            "nothing could be reconstructed: no two images have enough matches that agree, from places far enough "
+            f"apart. {folder / DATABASE} holds what was matched; more keypoints (--n) or larger images (--max-size) "
+            "may help"
+        )
+        return 0
+    for number, model in enumerate(models):
+        print(
+            f"{folder / MODELS / str(number)}: {model['registered']:,} of {counted(figures['images'], 'image')}, "
+            f"{counted(model['landmarks'], 'landmark')}, track length {model['track_length']:.2f}, "
+            f"reprojection error {model['reprojection_error']:.2f} px"
+        )
+    return int(models[0]["registered"])
+
+
+def _announce(stage: int, what: str) -> None:
+    print(f"[{stage}/{STAGES}] {what}", flush=True)
+
+
+@contextmanager
+def _resume_hint(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        tqdm.write(
+            f"interrupted: what is done is kept in {folder}; run the same command with --resume to go on",
+            file=sys.stderr,
+        )
+        raise
