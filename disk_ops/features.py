@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import cv2
 
 
 @dataclass
@@ -52,6 +57,36 @@ class DISKFeatures:
         if keypoints.dtype in (torch.float16, torch.bfloat16):
             keypoints = self.keypoints.to(keypoints.device)
         return DISKFeatures(keypoints, self.descriptors.to(*args, **kwargs), self.detection_scores.to(*args, **kwargs))
+
+    def numpy(self) -> NumpyFeatures:
+        """Keypoints, descriptors and scores as float32 arrays, as OpenCV and hloc take them."""
+        tensors = (self.keypoints, self.descriptors, self.detection_scores)
+        return NumpyFeatures(*(tensor.detach().float().cpu().numpy() for tensor in tensors))
+
+    def to_cv_keypoints(self, size: float = 1.0) -> list[cv2.KeyPoint]:
+        """The keypoints for OpenCV, in the same order.
+
+        Args:
+            size: diameter of each, in pixels: DISK's keypoints have no scale.
+
+        Returns:
+            ``pt`` (x, y) with pixel centres at integers, as OpenCV has them; ``response`` is the score; ``angle`` is
+            -1, as there is no orientation.
+        """
+        import cv2
+
+        points, _, scores = self.numpy()
+        return [
+            cv2.KeyPoint(x, y, size, -1, score) for (x, y), score in zip(points.tolist(), scores.tolist(), strict=True)
+        ]
+
+
+class NumpyFeatures(NamedTuple):
+    """Features of one image outside of PyTorch."""
+
+    keypoints: npt.NDArray[np.float32]  # [N, 2] xy pixels, integer at pixel centres
+    descriptors: npt.NDArray[np.float32]  # [N, D] L2-normalised
+    scores: npt.NDArray[np.float32]  # [N]
 
 
 class SampledFeatures(NamedTuple):
