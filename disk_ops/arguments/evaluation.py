@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 
 from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
-from disk_ops.arguments.values import count_or_all, number, positive, ratio_or_word, share, size_limit, turn_step
+from disk_ops.arguments.values import (
+    count_or_all,
+    number,
+    positive,
+    positive_number,
+    ratio_or_word,
+    share,
+    size_limit,
+    turn_step,
+)
 
 _MORE = (
     "Methods side by side: the same images, numbers of keypoints, matcher and estimator. FOLDER gets results.json, "
@@ -23,6 +32,7 @@ def add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_homography(protocols)
     _add_pose(protocols)
     _add_rotation(protocols)
+    _add_reconstruct(protocols)
 
 
 def add_protocol(
@@ -151,4 +161,32 @@ def _add_rotation(protocols: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("data", type=Path, metavar="DIR", help="is searched for sets, or for images")
     parser.add_argument(
         "--step", type=turn_step, default=15.0, metavar="DEGREES", help="between the angles (default: %(default)g)"
+    )
+
+
+def _add_reconstruct(protocols: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_protocol(
+        protocols,
+        "reconstruct",
+        "structure from motion of whole scenes, and the errors of cameras where they are known",
+        "Each folder of images in DIR, or folder with images/ in it, is a scene: all pairs are matched, verified and "
+        "mapped with pycolmap. True cameras come from cameras.json in it, or from Strecha's <image>.camera files.",
+    )
+    parser.set_defaults(max_size=1600)
+    parser.add_argument("data", type=Path, metavar="DIR", help="a scene, or scenes at any depth")
+    parser.add_argument(
+        "--known-intrinsics",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="where true cameras are known, use their focal lengths and principal points, and keep them",
+    )
+    parser.add_argument(
+        "--single-camera", action="store_true", help="one camera took all images of scenes whose intrinsics aren't used"
+    )
+    parser.add_argument(
+        "--max-error",
+        type=positive_number,
+        default=4.0,
+        metavar="PIXELS",
+        help="of matches from their epipolar lines when they are verified, in the files (default: %(default)s)",
     )

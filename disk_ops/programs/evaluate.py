@@ -23,6 +23,8 @@ from disk_ops.evaluation.methods import Method, parse_methods
 from disk_ops.evaluation.pose_protocol import PoseProtocol
 from disk_ops.evaluation.posed import Selection
 from disk_ops.evaluation.protocol import Item, Protocol, Table
+from disk_ops.evaluation.reconstruction import ReconstructionProtocol
+from disk_ops.evaluation.reconstruction_scenes import find_scenes
 from disk_ops.evaluation.report import print_tables, write_report
 from disk_ops.evaluation.robust import check_method
 from disk_ops.evaluation.rotation import RotationProtocol
@@ -251,8 +253,23 @@ def _rotation(arguments: argparse.Namespace, failures: Failures, group: Group) -
     return Task(f"Rotation: {printable(str(arguments.data))}", protocol(arguments.data), validation)
 
 
+def _reconstruct(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    def protocol(folder: Path) -> ReconstructionProtocol:
+        return ReconstructionProtocol(
+            find_scenes(folder),
+            arguments.max_size,
+            arguments.known_intrinsics,
+            arguments.max_error,
+            arguments.single_camera,
+        )
+
+    validation = None if arguments.validation is None else protocol(arguments.validation)
+    return Task(f"Reconstructions: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+
+
 _TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {
     "homography": _homography,
     "pose": _pose,
     "rotation": _rotation,
+    "reconstruct": _reconstruct,
 }
