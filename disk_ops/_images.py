@@ -72,11 +72,11 @@ def crop_mask(
         raise ValueError(f"image_size must have shape [{batch}, 2] (width, height), got {list(image_size.shape)}")
     if image_size.is_floating_point() or image_size.dtype == torch.bool:
         raise TypeError(f"image_size must hold integers, got {image_size.dtype}")
-    size = image_size.to(images.device, torch.int64)
-    # Values can't be read where a call becomes one graph: there, sizes that are too large count as the largest.
-    if not torch.compiler.is_compiling() and bool(
-        ((size < 1) | (size > torch.tensor([width, height], device=size.device))).any()
-    ):
+    # Values can't be read where a call becomes one graph, and reading them from a GPU would have to wait for it: there,
+    # sizes that are too large count as the largest.
+    readable = image_size.device.type == "cpu" and not torch.compiler.is_compiling()
+    if readable and bool(((image_size < 1) | (image_size > torch.tensor([width, height]))).any()):
         raise ValueError(f"image_size must lie between 1 and {[width, height]}, got {image_size.tolist()}")
+    size = image_size.to(images.device, torch.int64, non_blocking=True)
     x, y = torch.arange(width, device=size.device), torch.arange(height, device=size.device)
     return ((y[:, None] < size[:, 1, None, None]) & (x < size[:, 0, None, None]))[:, None]

@@ -34,7 +34,7 @@ def find_maxima(
     found = nms_topk(
         heatmap, _with_dropped(n, heatmap, window_size, border), window_size, score_threshold, border, keep
     )
-    inside = (found.keypoints < image_size.to(heatmap.device)[:, None] - border).all(-1)
+    inside = (found.keypoints < image_size.to(heatmap.device, non_blocking=True)[:, None] - border).all(-1)
     return _compact(found, found.valid & inside, n)
 
 

@@ -60,8 +60,8 @@ SCHEMAS = (
     "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor",
 )
 OPS = tuple(schema.partition("(")[0] for schema in SCHEMAS)
-# On other devices the network runs by PyTorch's own convolutions, and these aren't called.
-CPU_ONLY = tuple(op for op in OPS if op.startswith(("block_", "_block_")))
+# On other devices the network's gradients are PyTorch's own, and these aren't called.
+CPU_ONLY = tuple(op for op in OPS if op.startswith("_block_"))
 
 
 class LibraryStatus(NamedTuple):

@@ -99,7 +99,7 @@ class ConvBlock(nn.Sequential):
 
     def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
         """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
-        if not self.standard or torch.is_autocast_enabled("cpu"):
+        if not self.standard or torch.is_autocast_enabled(x.device.type):
             return False
         tensors = (self.convolution.weight, self.convolution.bias, self.slope)
         return has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)

@@ -69,11 +69,13 @@ def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedPr
         ("address", "match", 1),
         ("address", "describe", 1),
         ("address", "sample", 1),
+        ("address", "blocks", 1),
         ("thread", "nms", 2),
         ("thread", "neighbors", 2),
         ("thread", "match", 2),
         ("thread", "describe", 2),
         ("thread", "sample", 2),
+        ("thread", "blocks", 2),
     ],
 )
 def test_nothing_found(programs: dict[str, Path], variant: str, kernels: str, seed: int) -> None:
@@ -95,6 +97,7 @@ def test_write_beyond_a_list_is_found(programs: dict[str, Path]) -> None:
         ("neighbors", "search_tiles_kernel"),
         ("match", "distance_matrix_kernel"),
         ("sample", "sample_grid_kernel"),
+        ("blocks", "block_moments_kernel"),
     ],
 )
 def test_missing_barrier_is_found(programs: dict[str, Path], kernels: str, where: str) -> None:

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-namespace disk_ops {
+#include "../resample.h"
 
-enum class Resample { kNone, kPool, kUp };
+namespace disk_ops {
 
 struct BlockInput {  // of one image, channels last
   const float* x;     // [x_height, x_width, x_channels]

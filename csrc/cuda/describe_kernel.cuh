@@ -6,6 +6,7 @@
 #include "describe_kernel.h"
 #include "launch.cuh"
 #include "number.cuh"
+#include "warp_sum.cuh"
 
 namespace disk_ops {
 
@@ -32,12 +33,6 @@ template <typename T>
 __device__ __forceinline__ T& element(const PatchedMap<T>& map, const Pixel& pixel, int channel) {
   return map.data[pixel.image * map.image_stride + channel * map.channel_stride + pixel.y * map.row_stride +
                   pixel.x * map.column_stride];
-}
-
-template <typename T>
-__device__ __forceinline__ T warp_sum(T value) {
-  for (int bit = 16; bit != 0; bit /= 2) value += __shfl_xor_sync(~0u, value, bit);
-  return value;
 }
 
 __global__ void __launch_bounds__(kDescribeThreads)

@@ -10,7 +10,7 @@ _SIZE = 5  # of the convolution
 
 def _fake_norm(x: Tensor, skip: Tensor | None, resample: str) -> Tensor:
     channels = x.shape[1] + (0 if skip is None else skip.shape[1])
-    return x.new_empty((2, x.shape[0], channels))
+    return x.new_empty((2, x.shape[0], channels), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _fake_convolution(

@@ -21,7 +21,13 @@ from disk_ops.ops._block_autograd import LANES, BlockActivation, ConvBlock
 Resample = Literal["none", "pool", "up"]
 _SIZE = 5  # of the convolution
 _PATCHES = 4096  # keypoints whose patches are in memory at a time
-_NATIVE = _library.has_native_kernel("block_convolution", "CPU")
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+# What compiled kernels take, by device type.
+KERNEL_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    device: dtypes
+    for device, dtypes in {"cpu": (torch.float32,), "cuda": (torch.float32, *_HALF_TYPES)}.items()
+    if _library.has_native_kernel("block_convolution", device.upper())
+}
 
 
 def conv_block(
@@ -38,8 +44,9 @@ def conv_block(
 
     with zeros outside the image (``padding="same"``). On the CPU, in float32, 5 x 5 convolutions are made by Winograd's
     algorithm (:func:`block_convolution`), and so are both their gradients; of all that lies between input and output
-    nothing is kept for the gradient, which computes it again. Everything else runs as PyTorch's own operations.
-    Differentiable once; results and gradients depend neither on the number of threads nor on the run.
+    nothing is kept for the gradient, which computes it again. On CUDA there are kernels for what needs no gradient.
+    Everything else runs as PyTorch's own operations. Differentiable once; results and gradients depend neither on the
+    number of threads nor on the run.
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
@@ -60,7 +67,7 @@ def conv_block(
         >>> conv_block(x, torch.rand(32, 32, 5, 5), torch.rand(32), skip, torch.rand(32), "up").shape
         torch.Size([1, 32, 8, 8])
     """
-    missing = -len(weight) % LANES
+    missing = -len(weight) % LANES if x.device.type == "cpu" else 0
     if missing and len(weight) > 1 and _convolves(x, weight[:1], bias[:1], skip, slope, resample):
         pad = torch.nn.functional.pad  # outputs that are left out again
         padded = (pad(weight, (0, 0, 0, 0, 0, 0, 0, missing)), pad(bias, (0, missing)))
@@ -152,7 +159,10 @@ def block_convolution(
 
     with zeros outside the image (``padding="same"``). On the CPU, in float32 and without gradients, 5 x 5 convolutions
     are made by Winograd's algorithm F(4 x 4, 5 x 5): 64 multiplications for 16 pixels in place of 400, with about twice
-    the rounding error of the direct sum. Everything else runs as PyTorch's own operations, gradients included.
+    the rounding error of the direct sum. On CUDA, in float32, float16 and bfloat16 and without gradients, one kernel
+    writes what a convolution reads, computed in float32 and rounded once, and cuDNN convolves it; to one output, a
+    kernel convolves what it computes and nothing is written in between. Everything else runs as PyTorch's own
+    operations, gradients included.
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
@@ -210,7 +220,7 @@ def block_patches(
         >>> torch.equal(patches[0, 0], x[0, :, 2:7, 1:6])
         True
     """
-    if has_kernel(x, skip, norm, slope) and not wants_gradient(x, skip, norm, slope):
+    if has_kernel(x, skip, slope, norm=norm) and not wants_gradient(x, skip, norm, slope):
         return torch.ops.disk_ops.block_patches(x, keypoints, skip, norm, slope, resample)
     return reference_blocks.block_patches(x, keypoints, skip, norm, slope, resample)
 
@@ -235,20 +245,28 @@ def describe_block(
     return torch.cat(each, 1)
 
 
-def has_kernel(x: Tensor, skip: Tensor | None, *others: Tensor | None) -> bool:
-    """Whether compiled kernels take these: float32 on the CPU, channels in multiples of 16."""
-    return takes(x, skip, *others) and all(
-        tensor.shape[1] % LANES == 0 for tensor in (x, skip) if tensor is not None and tensor.ndim == 4
-    )
+def has_kernel(x: Tensor, skip: Tensor | None, *others: Tensor | None, norm: Tensor | None = None) -> bool:
+    """Whether compiled kernels take these: float32 on the CPU with channels in multiples of 16, or any of CUDA."""
+    if not takes(x, skip, *others, norm=norm):
+        return False
+    if x.device.type != "cpu":
+        return True
+    return all(tensor.shape[1] % LANES == 0 for tensor in (x, skip) if tensor is not None and tensor.ndim == 4)
 
 
-def takes(*tensors: Tensor | None) -> bool:
-    """Whether compiled kernels are here and take tensors of this kind."""
-    return _NATIVE and all(
-        tensor.dtype == torch.float32 and tensor.device.type == "cpu" and not _has_tangent(tensor)
-        for tensor in tensors
-        if tensor is not None
-    )
+def takes(x: Tensor, *others: Tensor | None, norm: Tensor | None = None) -> bool:
+    """Whether compiled kernels are here and take tensors of this kind; those of CUDA have no gradient."""
+    device, dtypes = x.device, KERNEL_DTYPES.get(x.device.type, ())
+    tensors = [x, *(tensor for tensor in others if tensor is not None)]
+    if x.dtype not in dtypes or any(tensor.dtype != x.dtype or tensor.device != device for tensor in tensors):
+        return False
+    if norm is not None:
+        if norm.dtype != torch.float32 or norm.device != device:
+            return False
+        tensors.append(norm)
+    if any(_has_tangent(tensor) for tensor in tensors):
+        return False
+    return device.type == "cpu" or not wants_gradient(*tensors)
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
@@ -266,8 +284,10 @@ def _convolves(
     norm: Tensor | None = None,  # [2, B, C1 + C2]
 ) -> bool:
     """Whether compiled kernels make this convolution."""
+    fits = has_kernel(x, skip, weight, bias, slope, norm=norm)
+    if x.device.type != "cpu":
+        return fits and weight.shape[2:] == (_SIZE, _SIZE)
     many = weight.shape[0] % LANES == 0
-    fits = has_kernel(x, skip, weight, bias, norm, slope)
     if not fits and skip is None and norm is None and slope is None and resample == "none":
         fits = many and takes(x, weight, bias) and not wants_gradient(x)  # an image has any number of channels
     return fits and weight.shape[2:] == (_SIZE, _SIZE) and (many or weight.shape[0] == 1)

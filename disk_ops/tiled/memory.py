@@ -12,8 +12,9 @@ from disk_ops.model import UNet
 from disk_ops.ops.blocks import has_kernel, wants_gradient
 
 # Peak memory of the network per pixel in float32, measured at 1024 x 1024 (python/benchmarks/bench_detector.py): with
-# the kernels that store nothing between convolutions, and layer by layer.
-_FUSED, _LAYERED = 220, 2300
+# the kernels that store nothing between convolutions, and layer by layer. On CUDA convolutions read a tensor: what all
+# tensors take that live at a time, and as much again for cuDNN's workspace, which nobody has measured yet.
+_FUSED, _LAYERED, _FUSED_CUDA = 220, 2300, 600
 _SMALL = 2**28  # bytes: with less, looking for free memory isn't worth its time
 _SHARE = 0.5  # of the free memory that is taken unasked
 _OF_TILES = 0.3  # of the limit that the tile in work may take; the rest is for tensors that are kept
@@ -49,7 +50,9 @@ def bytes_per_pixel(unet: UNet) -> float:
     """About how many bytes the network takes for each pixel of an image."""
     weight = next(unet.parameters())
     like = weight.detach().new_empty(1, 16, 1, 1)
-    return _FUSED if has_kernel(like, None) else _LAYERED * weight.element_size() / 4
+    if not has_kernel(like, None):
+        return _LAYERED * weight.element_size() / 4
+    return _FUSED if like.device.type == "cpu" else _FUSED_CUDA * weight.element_size() / 4
 
 
 def limit_for(

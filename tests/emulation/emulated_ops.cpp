@@ -7,6 +7,7 @@
 #include "../../csrc/cuda/nearest_neighbors_launch.h"
 #include "../../csrc/cuda/nms_topk_kernel.cuh"
 #include "../../csrc/cuda/nms_topk_launch.h"
+#include "emulated_blocks.h"
 #include "emulated_match.h"
 #include "emulated_sampling.h"
 
@@ -89,6 +90,13 @@ TORCH_LIBRARY(disk_ops_emu, m) {
   m.def(
       "_sample_grid_backward(Tensor grad_logp, Tensor heatmap, int cell, Tensor keypoints, Tensor accepted,"
       " Tensor? mask) -> Tensor");
+  m.def("block_norm(Tensor x, Tensor? skip, str resample) -> Tensor");
+  m.def(
+      "block_convolution(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? norm, Tensor? slope,"
+      " str resample) -> Tensor");
+  m.def("block_activation(Tensor x, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor");
+  m.def(
+      "block_patches(Tensor x, Tensor keypoints, Tensor? skip, Tensor? norm, Tensor? slope, str resample) -> Tensor");
   m.def("set_seed(int seed) -> ()", &set_seed);
 }
 
@@ -103,6 +111,10 @@ TORCH_LIBRARY_IMPL(disk_ops_emu, CPU, m) {
   m.impl("match_statistics", &match_statistics);
   m.impl("_match_sums", &match_sums);
   m.impl("_match_backward", &match_backward);
+  m.impl("block_norm", &block_norm);
+  m.impl("block_convolution", &block_convolution);
+  m.impl("block_activation", &block_activation);
+  m.impl("block_patches", &block_patches);
 }
 
 }  // namespace disk_ops

@@ -1,7 +1,7 @@
 // The kernels on tiny inputs against loops that are easy to check: the program that the sanitizers watch.
 //
-//   test_kernels [nms | sort | neighbors | match | describe | sample]   run the kernels (default: all), compare,
-//                                           exit 1 on a difference
+//   test_kernels [nms | sort | neighbors | match | describe | sample | blocks]   run the kernels (default: all),
+//                                           compare, exit 1 on a difference
 //   test_kernels short-list                 nms with too short a list of keys: AddressSanitizer must object
 // Built with -DDISK_PLANT_MISSING_BARRIER, kernels lack a barrier and ThreadSanitizer must object.
 #include <algorithm>
@@ -254,6 +254,7 @@ void run_all_describe() {
 }  // namespace
 }  // namespace disk_ops
 
+#include "test_blocks.h"
 #include "test_match.h"
 #include "test_sampling.h"
 
@@ -265,6 +266,7 @@ int main(int argc, char** argv) {
   if (what == "match" || what == "all") disk_ops::run_all_match();
   if (what == "describe" || what == "all") disk_ops::run_all_describe();
   if (what == "sample" || what == "all") disk_ops::run_all_sample();
+  if (what == "blocks" || what == "all") disk_ops::run_all_blocks();
   if (what == "short-list") disk_ops::run_nms<float>({1, 8, 8, 1, 4, 1 << 20, false}, 3);
   return disk_ops::failures == 0 ? 0 : 1;
 }
