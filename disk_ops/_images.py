@@ -60,11 +60,11 @@ def as_mask(
     return mask if mask.dtype == torch.bool else mask > 0
 
 
-def crop_mask(
+def check_image_size(
     image_size: Tensor,  # [B, 2] (width, height)
     images: Tensor,  # [B, C, H, W]
-) -> Tensor:
-    """Return which pixels of a padded batch belong to its images: ``[B, 1, H, W]`` bool."""
+) -> None:
+    """Raise an error that names what is wrong with the sizes of the images of a padded batch."""
     batch, _, height, width = images.shape
     if not isinstance(image_size, Tensor):
         raise TypeError(f"image_size must be a tensor, got {type(image_size).__name__}")
@@ -75,8 +75,17 @@ def crop_mask(
     # Values can't be read where a call becomes one graph, and reading them from a GPU would have to wait for it: there,
     # sizes that are too large count as the largest.
     readable = image_size.device.type == "cpu" and not torch.compiler.is_compiling()
-    if readable and bool(((image_size < 1) | (image_size > torch.tensor([width, height]))).any()):
+    if readable and bool(((image_size < 1) | (image_size > image_size.new_tensor([width, height]))).any()):
         raise ValueError(f"image_size must lie between 1 and {[width, height]}, got {image_size.tolist()}")
+
+
+def crop_mask(
+    image_size: Tensor,  # [B, 2] (width, height)
+    images: Tensor,  # [B, C, H, W]
+) -> Tensor:
+    """Return which pixels of a padded batch belong to its images: ``[B, 1, H, W]`` bool."""
+    check_image_size(image_size, images)
+    height, width = images.shape[-2:]
     size = image_size.to(images.device, torch.int64, non_blocking=True)
     x, y = torch.arange(width, device=size.device), torch.arange(height, device=size.device)
     return ((y[:, None] < size[:, 1, None, None]) & (x < size[:, 0, None, None]))[:, None]

@@ -99,10 +99,11 @@ class ConvBlock(nn.Sequential):
 
     def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
         """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
-        if not self.standard or torch.is_autocast_enabled(x.device.type):
+        if not self.standard:
             return False
         tensors = (self.convolution.weight, self.convolution.bias, self.slope)
-        return has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
+        fits = has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
+        return fits and not torch.is_autocast_enabled(x.device.type)
 
     def fused(
         self,

@@ -233,9 +233,7 @@ def test_norm_far_from_0() -> None:
     """The squares of values near 1000 would leave no digits of a deviation of 0.01."""
     x = (1000 + 0.01 * torch.randn(1, 16, 50, 50, dtype=torch.float64)).float()
     norm = emulated("block_norm")(x, None, "none")
-    torch.testing.assert_close(
-        norm.double(), reference_blocks.block_norm(x.double(), None, "none"), rtol=1e-5, atol=0
-    )
+    torch.testing.assert_close(norm.double(), reference_blocks.block_norm(x.double(), None, "none"), rtol=1e-5, atol=0)
 
 
 def test_norm_of_a_constant() -> None:
@@ -287,6 +285,14 @@ def test_empty() -> None:
     assert none.shape == (2, 0, 3, 5, 5)
 
 
+def test_autocast_stays_outside() -> None:
+    x, weight, bias = torch.randn(1, 4, 8, 8), torch.randn(3, 4, 5, 5), torch.randn(3)
+    arguments = (x, weight, bias, None, None, torch.rand(4), "none")
+    output = emulated("block_convolution")(*arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(emulated("block_convolution")(*arguments), output)
+
+
 def test_points_outside_count_as_the_nearest_pixel() -> None:
     x = torch.randn(1, 4, 5, 6)
     outside, inside = torch.tensor([[[-3, 2], [9, 9], [2**40, -(2**40)]]]), torch.tensor([[[0, 2], [5, 4], [5, 0]]])
@@ -304,7 +310,7 @@ def test_errors_name_the_argument() -> None:
         "bias must have shape": (x, weight, bias[:2], None, None, None, "none"),
         "skip must be of dtype": (x, weight, bias, half, None, None, "none"),
         "skip must have shape": (x, weight, bias, x, None, None, "up"),
-        "norm must be of dtype Float": (half, weight.half(), bias.half(), None, torch.zeros(2, 1, 16).half(), None, "none"),
+        "norm must be of dtype Float": (x, weight, bias, None, torch.zeros(2, 1, 16).half(), None, "none"),
         "norm must have shape": (x, weight, bias, None, torch.zeros(2, 16), None, "none"),
         "slope must have shape": (x, weight, bias, None, None, bias, "none"),
         "resample must be": (x, weight, bias, None, None, None, "down"),

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -146,7 +147,8 @@ inline at::Tensor block_convolution_on_stream(const BlockTensors& block,
   const int64_t outputs = weight.size(0);
   if (outputs == 1 && block.channels() <= kMostHeadChannels) return block_head_on_stream(block, weight, bias, stream);
   if (block.images() == 0) return block.empty({0, outputs, block.height(), block.width()});
-  const at::AutoDispatchBelowADInplaceOrView guard;  // the op has no gradient: nothing is recorded for one
+  const at::AutoDispatchBelowADInplaceOrView no_gradient;  // the op has none: nothing is recorded for one
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);  // results are of x's dtype
   const at::Tensor activation = block.is_plain() ? block.x() : block_activation_on_stream(block, stream);
   const std::vector<int64_t> one{1, 1}, two{2, 2};
   return at::conv2d(activation, weight, bias, one, two, one, 1).contiguous(at::MemoryFormat::ChannelsLast);
