@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from harness import OURS, Row, compare, parse_arguments, synchronized, write
 from torch import Tensor
 
 from disk_ops import DISKDetector
+from disk_ops.graphs import GraphedDetector
 from disk_ops.tiled.memory import available_memory
 
 CASES = [(1, 480, 640), (8, 480, 640), (1, 1024, 1024), (1, 1200, 1600), (1, 3000, 4000)]
@@ -26,6 +28,8 @@ def implementations(images: Tensor, device: str) -> dict[str, Callable[[], objec
     """The same number of features by everyone who is installed."""
     detector = DISKDetector.from_pretrained("start", device)
     found: dict[str, Callable[[], object]] = {OURS: lambda: detector(images, n=FEATURES)}
+    if device.startswith("cuda"):
+        found |= forms_on_cuda(images, device)
     try:
         import kornia.feature as KF
 
@@ -47,6 +51,17 @@ def implementations(images: Tensor, device: str) -> dict[str, Callable[[], objec
         sift = cv2.SIFT_create(FEATURES)
         pixels = (images[0].mean(0) * 255).to(torch.uint8).numpy()
         found["OpenCV SIFT (other features)"] = lambda: sift.detectAndCompute(pixels, None)
+    return found
+
+
+def forms_on_cuda(images: Tensor, device: str) -> dict[str, Callable[[], object]]:
+    """Padded results, which nothing waits for, in each precision, called and as CUDA graphs."""
+    found: dict[str, Callable[[], object]] = {}
+    for name, dtype in (("float32", torch.float32), ("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+        detector, given = DISKDetector.from_pretrained("start", device).to(dtype), images.to(dtype)
+        graphed = GraphedDetector(detector, FEATURES)
+        found[f"{OURS}, padded, {name}"] = partial(detector.forward_padded, given, FEATURES)
+        found[f"{OURS}, padded, {name}, graph"] = partial(graphed, given)
     return found
 
 

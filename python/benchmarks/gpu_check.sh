@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one call: build, tests with --device cuda, compute-sanitizer, benchmarks.
+# The inference path first and by itself: block kernels, nothing that waits, graphs.
 #
 #   python/benchmarks/gpu_check.sh [OUT]
 #
 # Needs a GPU, nvcc, and a Python with torch for CUDA ($PYTHON, default python3); no network. Goes on after a step that
 # fails; exits 1 if any did. Logs are left in OUT (argument, else $OUT, else build/gpu_check), the report in
 # OUT/gpu_check.json and python/benchmarks/results/gpu_check.json.
-#   STEPS="build tests memcheck racecheck initcheck benchmarks" (default: all) for a part of them
+#   STEPS="build inference tests memcheck racecheck initcheck benchmarks" (default: all) for a part of them
 #   STEP_SECONDS=900 the longest that one step may take
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd) || exit 1
@@ -15,7 +16,7 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
 cd "$root" || exit 1
 
 python=${PYTHON:-python3}
-steps=${STEPS:-build tests memcheck racecheck initcheck benchmarks}
+steps=${STEPS:-build inference tests memcheck racecheck initcheck benchmarks}
 step_seconds=${STEP_SECONDS:-900}
 records=$out/steps.tsv
 failed=0
@@ -57,8 +58,9 @@ find_sanitizer() {
 
 # Tests of the ops that launch kernels of ours on small inputs; the left-out ones spend their time in torch.
 op_tests=(-m pytest -q -p no:cacheprovider tests/test_nms.py tests/test_neighbors.py tests/test_sampling.py
-    tests/test_match_native.py tests/test_describe_op.py --device cuda
-    -k "not dynamo and not opcheck and not gradcheck and not larger and not threads and not Compat and not exception")
+    tests/test_match_native.py tests/test_describe_op.py tests/test_blocks_on_device.py --device cuda
+    -k "not dynamo and not opcheck and not gradcheck and not larger and not threads and not Compat and not exception
+    and not network and not half_precision and not with_gradients")
 
 # sanitize TOOL OPTIONS...
 sanitize() {
@@ -84,6 +86,8 @@ benchmarks() {
 
 wanted build && build
 run environment "$python" -m disk_ops
+wanted inference && run inference "$python" -m pytest -q -p no:cacheprovider --device cuda \
+    tests/test_blocks_on_device.py tests/test_no_synchronisation.py tests/test_graphs.py tests/test_detector.py
 wanted tests && run tests "$python" -m pytest -q -p no:cacheprovider --continue-on-collection-errors --device cuda
 wanted memcheck && sanitize memcheck --error-exitcode 9
 wanted racecheck && sanitize racecheck --error-exitcode 9
