@@ -84,7 +84,7 @@ def _read_config(arguments: argparse.Namespace) -> TrainingConfig:
         stored = arguments.output / CONFIG
         if stored.is_file() and stored.stat().st_size:
             return read_config(stored, arguments.data or (), arguments.set or ())
-        config = stored_config(arguments.output)
+        config = stored_config(arguments.output, note)
         if config is not None and not arguments.data and not arguments.set:
             return config
     raise UserError(f"a configuration is needed: a TOML file or a preset ({', '.join(presets())})")

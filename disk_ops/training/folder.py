@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from disk_ops.io.output import OutputError, check_writable, part_of
 from disk_ops.training.config import TrainingConfig, config_from_mapping, config_to_mapping, config_to_toml
-from disk_ops.training.logs import HISTORY, TENSORBOARD, VALIDATION
+from disk_ops.training.logs import HISTORY, TENSORBOARD, VALIDATION, last_step
 from disk_ops.training.settings import SettingsError
-from disk_ops.training.state import CHECKPOINTS, load_checkpoint
+from disk_ops.training.state import CHECKPOINTS, StateError, load_checkpoint
 
 try:
     import fcntl
@@ -22,6 +22,7 @@ except ModuleNotFoundError:  # Windows
 
 CONFIG, BEST, LAST, LOCK = "config.toml", "best.safetensors", "last.safetensors", ".lock"
 _OWN = (CONFIG, BEST, LAST, HISTORY, VALIDATION, TENSORBOARD, CHECKPOINTS)
+_STATE = ("extractor", "detector", "optimizer", "average", "best", "metrics", "skipped", "degeneration", "config")
 # What may differ between the parts of a training that is resumed: it doesn't change what is learned.
 _FREE = {"compute", "checkpoint", "validation", "preset"}
 _FREE_DATA = {"workers"}
@@ -53,9 +54,10 @@ def check_folder(folder: Path, existing: Existing) -> None:
 
 
 def read_previous(config: TrainingConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """The checkpoint to go on from, if there is one; raises where it is one of another training."""
-    content = load_checkpoint(folder, report)
+    """The checkpoint to go on from, if there is one; raises where it is another training's or lost."""
+    content = load_checkpoint(folder, report, _STATE)
     if content is None:
+        _refuse_lost(config, folder)
         return None
     _compare(config_to_mapping(config), content["config"], folder)
     if config.steps < content["step"]:
@@ -69,6 +71,17 @@ def read_previous(config: TrainingConfig, folder: Path, report: Callable[[str], 
         content["best"] = float("-inf")
     report(f"going on from step {content['step']:,}")
     return content
+
+
+def _refuse_lost(config: TrainingConfig, folder: Path) -> None:
+    """Raise where there must have been a checkpoint: beginning again would overwrite what was trained."""
+    weights = [name for name in (BEST, LAST) if (folder / name).exists()]
+    step = last_step(folder / HISTORY)  # a training may be killed before its first checkpoint
+    if weights or step > config.checkpoint.every:
+        what = weights[0] if weights else f"{step} steps in {HISTORY}"
+        raise StateError(
+            f"{folder} has {what}, but no checkpoint to go on from: use --overwrite to begin afresh, or another folder"
+        )
 
 
 def clear(folder: Path) -> None:
@@ -88,9 +101,9 @@ def write_config(config: TrainingConfig, path: Path) -> None:
     os.replace(temporary, path)
 
 
-def stored_config(folder: Path) -> TrainingConfig | None:
+def stored_config(folder: Path, report: Callable[[str], None]) -> TrainingConfig | None:
     """The settings of the training in a folder, from its last checkpoint."""
-    content = load_checkpoint(folder, lambda message: None) if folder.is_dir() else None
+    content = load_checkpoint(folder, report, _STATE) if folder.is_dir() else None
     return None if content is None else config_from_mapping(content["config"])
 
 

@@ -332,6 +332,15 @@ def _read_table(path: Path, start_step: int) -> list[Row]:
     return rows
 
 
+def last_step(path: Path) -> int:
+    """The last step that ``history.csv`` tells of; 0 where it tells of none, or is no such table."""
+    try:
+        rows = _read_table(path, sys.maxsize)
+    except (OSError, ValueError):
+        return 0
+    return int(rows[-1]["step"]) if rows else 0
+
+
 def _write_table(path: Path, columns: tuple[str, ...], rows: list[Row]) -> None:
     """Write under a temporary name and rename."""
     temporary = path.with_name(path.name + ".tmp")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import io
+import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from disk_ops.io.output import whole_file
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{9})\.pt")
@@ -31,12 +34,10 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int)
     place = checkpoint_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"step-{step:09}.pt"
-    partial = path.with_suffix(".part")
-    with open(partial, "wb") as file:
-        torch.save({"format": FORMAT, "step": step, **content}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    content_bytes = io.BytesIO()  # as torch's own writer tells nothing useful of a full disk, and leaves its file
+    torch.save({"format": FORMAT, "step": step, **content}, content_bytes)
+    with whole_file(path) as file:
+        file.write(content_bytes.getbuffer())
     for old in _checkpoints(folder)[:-keep]:
         if old != path:
             old.unlink()
@@ -45,26 +46,56 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int)
     return path
 
 
-def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Read the last checkpoint, or the one before it where it is damaged; None where there is none.
+def load_checkpoint(folder: Path, report: Callable[[str], None], needed: Collection[str] = ()) -> dict[str, Any] | None:
+    """Read the last checkpoint, or the one before it where it is damaged or lacks a key; None where there is none.
 
-    Nothing in a checkpoint is executed.
+    Nothing in a checkpoint is executed. Raises `StateError` where there are only damaged ones, those of earlier calls
+    included, and where one can't be read for a reason that is not in the file.
     """
-    paths = _checkpoints(folder)
-    for path in reversed(paths):
+    for path in reversed(_checkpoints(folder)):
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # damaged files make torch fail in every way there is
+            content = _read(path, needed)
+        except _Damaged as error:
             damaged = path.rename(path.with_suffix(".damaged"))  # or it would count as the newest for ever
-            reason = f"{type(error).__name__}: {error}"
-            report(f"{path} can't be read ({reason}) and is {damaged.name} now; trying the one before")
+            report(f"{path} can't be read ({error}) and is {damaged.name} now; trying the one before")
             continue
-        if content.get("format") != FORMAT:
-            raise StateError(f"{path} was written by another version of disk_ops (format {content.get('format')})")
-        return dict(content)
-    if paths:
-        raise StateError(f"none of the {len(paths)} checkpoints in {checkpoint_folder(folder)} can be read")
+        return content
+    place = checkpoint_folder(folder)
+    damaged_ones = len(list(place.glob("step-*.damaged")))
+    if damaged_ones:
+        raise StateError(
+            f"none of the {damaged_ones} checkpoints in {place} can be read: use --overwrite to begin afresh"
+        )
     return None
+
+
+class _Damaged(Exception):
+    """A file that is no checkpoint, whatever is done."""
+
+
+def _read(path: Path, needed: Collection[str]) -> dict[str, Any]:
+    """The content of a checkpoint; raises `_Damaged`, or `StateError` where it may well be readable another time."""
+    try:
+        file = io.BytesIO(path.read_bytes())
+    except OSError as error:
+        raise StateError(f"{path} can't be read: {error.strerror or error}") from error
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise _Damaged("it is no checkpoint, or holds more than tensors, which is never executed") from error
+    except Exception as error:  # damaged files make torch fail in every way there is
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise StateError(f"{path} can't be read: memory is short") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise _Damaged(reason) from error
+    if not isinstance(content, dict) or not {"format", "step"} <= content.keys():
+        raise _Damaged("it holds no state of a training")
+    if content["format"] != FORMAT:
+        raise StateError(f"{path} was written by another version of disk_ops (format {content['format']})")
+    lacking = [key for key in needed if key not in content]
+    if lacking:
+        raise _Damaged(f"it lacks {', '.join(lacking)}")
+    return content
 
 
 def _checkpoints(folder: Path) -> list[Path]:

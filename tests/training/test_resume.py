@@ -19,7 +19,7 @@ from disk_ops.training.config import config_to_toml
 from disk_ops.training.folder import locked, stored_config
 from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
-from disk_ops.training.state import load_checkpoint
+from disk_ops.training.state import StateError, load_checkpoint
 
 
 @pytest.fixture
@@ -149,7 +149,35 @@ def test_other_validation_begins_a_new_best(photos, tmp_path, capsys):
 def test_settings_survive_a_damaged_file(photos, tmp_path):
     train(make_config(photos, steps=4), tmp_path / "run", quiet=True)
     (tmp_path / "run" / "config.toml").write_text("")
-    assert stored_config(tmp_path / "run") == make_config(photos, steps=4)
+    assert stored_config(tmp_path / "run", pytest.fail) == make_config(photos, steps=4)
+
+
+def test_a_training_without_readable_checkpoints_is_not_begun_again(photos, tmp_path):
+    folder = tmp_path / "run"
+    train(make_config(photos), folder, quiet=True)
+    best = (folder / "best.safetensors").read_bytes()
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"x")
+    for _ in range(2):
+        with pytest.raises(StateError, match="none of the 2 checkpoints"):
+            train(make_config(photos), folder, quiet=True, existing="resume")
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(StateError, match=r"has best\.safetensors, but no checkpoint to go on from"):
+        train(make_config(photos), folder, quiet=True, existing="resume")
+    assert (folder / "best.safetensors").read_bytes() == best
+    for name in ("best.safetensors", "last.safetensors"):
+        (folder / name).unlink()
+    with pytest.raises(StateError, match=r"has 6 steps in history\.csv, but no checkpoint"):
+        train(make_config(photos), folder, quiet=True, existing="resume")
+
+
+def test_one_that_was_killed_before_its_first_checkpoint_begins_again(photos, tmp_path):
+    config = make_config(photos, steps=4, checkpoint={"every": 4})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "history.csv").write_text("step,seconds\n2,1.0\n")
+    assert train(config, tmp_path / "run", quiet=True, existing="resume").finished
+    assert [row["step"] for row in rows(tmp_path / "run")] == ["2", "4"]
 
 
 def test_one_process_at_a_time(photos, tmp_path):
