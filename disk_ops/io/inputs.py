@@ -55,6 +55,11 @@ def utf8_name(text: str) -> str:
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
+def printable(text: str) -> str:
+    """The text with bytes that are not UTF-8 (possible in file names) shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key under which ``frame2`` comes before ``frame10``."""
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name))
@@ -93,7 +98,7 @@ def _make_source(argument: Path, excluded: set[Path], notes: list[str]) -> _Sour
     if not path.is_dir():
         return _Source(argument, path.parent, [path])
     files, others = [], 0
-    for file in _walk(path):
+    for file in walk_files(path):
         if file.name.startswith(".") or not excluded.isdisjoint((file, *file.parents)):
             continue
         if file.suffix.lower() in IMAGE_EXTENSIONS:
@@ -108,8 +113,11 @@ def _make_source(argument: Path, excluded: set[Path], notes: list[str]) -> _Sour
     return _Source(argument, path, files)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """All the files below a folder; links to folders are followed, but no folder is visited twice."""
+def walk_files(folder: Path) -> Iterator[Path]:
+    """All the files below a folder but those in hidden ones; links are followed, but no folder is visited twice.
+
+    Raises `InputError` where a folder can't be read.
+    """
     visited: set[str] = set()
     for current, folders, files in os.walk(folder, followlinks=True, onerror=_refuse_folder):
         real = os.path.realpath(current)

@@ -17,7 +17,7 @@ from disk_ops import DISKDetector
 from disk_ops.checkpoint import weights_digest
 from disk_ops.io.hdf5 import StorageError
 from disk_ops.io.images import ImageError
-from disk_ops.io.inputs import InputError
+from disk_ops.io.inputs import InputError, printable
 from disk_ops.io.journal import JournalError
 from disk_ops.io.output import OutputError, ResumableOutput, Whole
 from disk_ops.io.shards import ShardsError
@@ -58,11 +58,6 @@ class Failures:
 def note(message: str) -> None:
     """Tell the user something on standard error, above the progress bar."""
     tqdm.write(f"note: {printable(message)}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """The text with bytes that are not UTF-8 (possible in file names) shown as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def counted(number: int, noun: str) -> str:

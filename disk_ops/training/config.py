@@ -281,8 +281,9 @@ def _add_defaults(values: dict[str, Any]) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        # Editors may put a byte-order mark in front, and a path need not be UTF-8.
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig", "surrogateescape"))
+    except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} can't be read: {error}") from error
 
 

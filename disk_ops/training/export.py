@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import subprocess
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import disk_ops
 from disk_ops.checkpoint import find_checkpoint, read_state_dict
+from disk_ops.io.inputs import printable
 from disk_ops.io.output import OutputError, check_writable, whole_file
 
 _RECORD = "record"
@@ -54,11 +56,14 @@ def export_weights(
             raise ValueError(f"weights must be finite, but {name} holds {_not_finite(value)}")
         weights[name] = value.detach().to("cpu", torch.float32, copy=True).contiguous()
     plain = _plain(record, _RECORD)
+    if path.suffix.lower() in _SAFETENSORS:
+        content = _safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False))
+    else:
+        buffer = io.BytesIO()  # as torch's own writer tells nothing useful of a full disk
+        torch.save({"extractor": weights, _RECORD: plain}, buffer)
+        content = buffer.getvalue()
     with whole_file(path) as file:
-        if path.suffix.lower() in _SAFETENSORS:
-            file.write(_safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False)))
-        else:
-            torch.save({"extractor": weights, _RECORD: plain}, file)
+        file.write(content)
 
 
 def _safetensors(weights: Mapping[str, Tensor], record: str) -> bytes:
@@ -133,18 +138,18 @@ def training_record(
 
 
 def _plain(value: Any, name: str) -> Any:
-    """The value in types that JSON has; a number that isn't finite becomes None."""
+    """The value in types that JSON has; a number that isn't finite becomes None, bytes that aren't UTF-8 escapes."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, f"{name}.{key}") for key, entry in value.items()}
+        return {printable(str(key)): _plain(entry, f"{name}.{key}") for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry, f"{name}[{index}]") for index, entry in enumerate(value)]
-    if isinstance(value, Path):
-        return str(value)
+    if isinstance(value, Path | str):
+        return printable(str(value))
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # of NumPy or torch
         value = value.item()
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int):
         return value
     raise TypeError(f"{name} must be of a plain type, got {type(value).__name__}")
 

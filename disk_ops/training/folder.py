@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from disk_ops.io.output import OutputError, check_writable, part_of
+from disk_ops.io.inputs import printable
+from disk_ops.io.output import OutputError, check_writable, whole_file
 from disk_ops.training.config import TrainingConfig, config_from_mapping, config_to_mapping, config_to_toml
 from disk_ops.training.logs import HISTORY, TENSORBOARD, VALIDATION, last_step
 from disk_ops.training.settings import SettingsError
@@ -38,6 +38,8 @@ def holds_training(folder: Path) -> bool:
 
 def check_folder(folder: Path, existing: Existing) -> None:
     """Raise `OutputError` if a training can't begin there, or go on with ``existing="resume"``."""
+    if printable(str(folder)) != str(folder):
+        raise OutputError(f"{folder} can't be used: its path must be UTF-8, for safetensors and TensorBoard")
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is no folder")
     try:
@@ -96,9 +98,8 @@ def clear(folder: Path) -> None:
 
 def write_config(config: TrainingConfig, path: Path) -> None:
     """Write all settings as TOML; the file appears when it is complete."""
-    temporary = part_of(path)
-    temporary.write_bytes(config_to_toml(config).encode("utf-8", "surrogateescape"))
-    os.replace(temporary, path)
+    with whole_file(path) as file:
+        file.write(config_to_toml(config).encode("utf-8", "surrogateescape"))
 
 
 def stored_config(folder: Path, report: Callable[[str], None]) -> TrainingConfig | None:

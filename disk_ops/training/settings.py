@@ -115,4 +115,6 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")  # TOML forbids it, JSON doesn't
+    return repr(value)

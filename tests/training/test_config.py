@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
@@ -14,6 +15,7 @@ from disk_ops.training.config import (
     read_config,
 )
 from disk_ops.training.data.kinds import KINDS
+from disk_ops.training.folder import write_config
 from disk_ops.training.settings import SettingsError
 
 
@@ -75,6 +77,19 @@ def test_every_setting_has_a_comment():
     check(type(read_config("paper")))
     for kind in KINDS.values():
         check(kind.config)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xef\xbb\xbfsteps = 3\r\n")
+    assert read_config(path).steps == 3
+
+
+def test_a_path_need_not_be_utf_8(tmp_path):
+    config = read_config("photos-small", [os.fsdecode(b"photos:caf\xe9")])
+    write_config(config, tmp_path / "mine.toml")
+    assert read_config(tmp_path / "mine.toml") == config
+    assert os.fsencode(config.source[0].options.path) == b"caf\xe9"
 
 
 def test_file_changes_a_preset(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import cv2
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from disk_ops.training.data.depth_maps import find_depth, list_files, read_depth
-from disk_ops.training.data.sample import SampleError
+from disk_ops.training.data.sample import DataError, SampleError
 
 DEPTH = np.array([[1.5, 2.5, 0.0], [4.0, 5.25, 6.0]], np.float32)  # 3 wide, 2 high
 KNOWN = np.where(DEPTH > 0, DEPTH, np.nan)
@@ -128,3 +129,14 @@ class TestFind:
         (tmp_path / "a.png").touch(), (tmp_path / "x" / "y" / "b.png").touch()
         assert list_files(tmp_path) == {"a.png", "x/y/b.png"}
         assert list_files(tmp_path / "none") == frozenset()
+
+    def test_links_that_lead_back_end(self, tmp_path):
+        (tmp_path / "a.png").touch()
+        for name in ("here", "there"):  # each would double the files at each of 40 levels
+            (tmp_path / name).symlink_to(".", target_is_directory=True)
+        assert list_files(tmp_path) == {"a.png"}
+
+    def test_a_folder_that_cannot_be_read_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "scandir", lambda path: os.listdir(tmp_path / "none"))
+        with pytest.raises(DataError, match="none: folder can't be read"):
+            list_files(tmp_path)

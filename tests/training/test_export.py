@@ -152,6 +152,18 @@ def test_a_failure_leaves_what_was_there(
     assert path.read_text() == "precious" and files(tmp_path) == [path.name]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_disk_that_is_full_is_told(
+    tmp_path: Path, weights: dict[str, torch.Tensor], suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *mode: open_file(Path("/dev/full"), *mode, buffering=0))
+    with pytest.raises(OutputError, match=rf"a\{suffix} can't be written: .*No space left"):
+        export_weights(weights, tmp_path / f"a{suffix}", RECORD)
+    assert files(tmp_path) == []
+
+
 def test_places_that_no_file_can_be_written_to(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     for path, message in (
         (tmp_path / "a.bin", r"a\.bin: weights of type '\.bin' can't be written; use \.safetensors or \.pth"),
@@ -203,6 +215,13 @@ def test_a_record_of_plain_types_only(tmp_path: Path, weights: dict[str, torch.T
     with pytest.raises(TypeError, match=r"record\.source\[0\]\.options must be of a plain type, got object"):
         export_weights(weights, tmp_path / "b.pth", {"source": [{"options": object()}]})
     assert files(tmp_path) == ["a.pth"]
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_paths_that_are_not_utf_8_are_escaped(tmp_path: Path, weights: dict[str, torch.Tensor], name: str) -> None:
+    place = os.fsdecode(b"caf\xe9")
+    export_weights(weights, tmp_path / name, {"path": place, place: [Path(place)]})
+    assert read_record(tmp_path / name) == {"path": "caf\\udce9", "caf\\udce9": ["caf\\udce9"]}
 
 
 def test_the_commit_is_named_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

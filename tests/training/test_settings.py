@@ -36,7 +36,7 @@ class Outer:
 
 
 def test_toml_round_trip_keeps_every_value():
-    settings = Outer(7, False, 'ü\\ "x"', (1.0, 2.5), ("p", "q"), Inner(1e-7, "b"))
+    settings = Outer(7, False, 'ü\\ "x" \x7f\t\x00', (1.0, 2.5), ("p", "q"), Inner(1e-7, "b"))
     assert from_mapping(Outer, tomllib.loads(to_toml(settings))) == settings
     assert from_mapping(Outer, to_mapping(settings)) == settings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
@@ -11,8 +10,9 @@ import h5py
 import numpy as np
 
 from disk_ops.io.images import ImageError, Size, read_image, size_of
+from disk_ops.io.inputs import InputError, walk_files
 from disk_ops.training.data.posed import same_aspect
-from disk_ops.training.data.sample import SampleError
+from disk_ops.training.data.sample import DataError, SampleError
 
 _HEADER = re.compile(rb"(\d{1,9})&(\d{1,9})&(\d{1,9})&")
 _ENDINGS = (".geometric.bin", ".photometric.bin", ".bin", ".h5", ".hdf5", ".npy", ".png", ".tif", ".tiff")
@@ -81,12 +81,16 @@ def _read_colmap(path: Path) -> np.ndarray:
 
 
 def list_files(folder: Path) -> frozenset[str]:
-    """The files of a folder and its subfolders, as relative paths with ``/``; none if there is no such folder."""
-    return frozenset(
-        (Path(parent) / name).relative_to(folder).as_posix()
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-    )
+    """The files of a folder and its subfolders, as relative paths with ``/``; none if there is no such folder.
+
+    Links to folders are followed, but no folder is visited twice. Raises `DataError` where one can't be read.
+    """
+    try:
+        return frozenset(
+            file.relative_to(folder).as_posix() for file in (walk_files(folder) if folder.is_dir() else ())
+        )
+    except InputError as error:
+        raise DataError(str(error)) from error
 
 
 def find_depth(files: Collection[str], image: str) -> str | None:
