@@ -116,10 +116,8 @@ class DISKDetector(nn.Module):
         height, width = images.shape[-2:]
         if padded.numel() == 0:
             output = images.new_zeros(images.shape[0], self.desc_dim + 1, height, width)
-        elif valid is not None:
-            output = self.unet(padded, valid)
         else:
-            output = self.unet(padded)
+            output = self.unet(padded) if valid is None else self.unet(padded, valid)
         self._check_channels(output.shape[1])
         if padded.numel() and output.shape[-2:] != padded.shape[-2:]:
             raise ValueError(
@@ -169,6 +167,7 @@ class DISKDetector(nn.Module):
                 f"images must have sizes divisible by {self._stride}, got {list(images.shape[-2:])}; "
                 "pad_if_not_divisible=True pads them"
             )
+        n = n if n is None else min(n, max(1, images.shape[-2:].numel()))  # columns cost time and memory
         limit = limit_for(images, self.unet, self.norm, max_memory)
         if limit is None:
             return self._features(images, n, window_size, score_threshold, mask, border, image_size).unpad()
