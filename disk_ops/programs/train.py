@@ -29,6 +29,7 @@ from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import StateError
 from disk_ops.training.trainer import Outcome
+from disk_ops.training.validation import SourceSamples
 
 INTERRUPTED = 130
 
@@ -56,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.write_config.exists() and not arguments.overwrite:
             raise UserError(f"{arguments.write_config} exists already: use --overwrite to replace it")
         write_config(config, arguments.write_config)
-        print(f"wrote {arguments.write_config}")
+        print(printable(f"wrote {arguments.write_config}"))
         return OK
     if arguments.dry_run:
         _describe(config)
@@ -110,14 +111,15 @@ def _describe(config: TrainingConfig) -> None:
     """What a training would do, without doing it."""
     from disk_ops import DISKDetector
 
-    print(config_to_toml(config))
+    print(printable(config_to_toml(config)))
     data = open_data(config, note)
     print("# data")
     for (name, size), weight in zip(data.sizes, data.weights, strict=True):
         print(f"#   train: {printable(name)}: {counted(size, 'item')} a pass, weight {weight:g}")
     for source in data.validation:
-        items = min(config.validation.samples, len(source.order(0, config.seed)))
-        print(f"#   validation: {printable(source.name)}: {counted(items, 'sample')}")
+        samples = SourceSamples(source, config.validation.samples, config.seed, note)
+        samples.check()
+        print(f"#   validation: {printable(source.name)}: {counted(len(samples), 'sample')}")
     detector = DISKDetector(config.model.desc_dim)
     frame = config.data
     pairs = frame.images * (frame.images - 1) // 2 * frame.batch_size

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from disk_ops.training.config import TrainingConfig
 from disk_ops.training.data.loading import load_batches
-from disk_ops.training.data.opening import open_data
+from disk_ops.training.data.opening import Data, open_data
 from disk_ops.training.folder import CONFIG, LAST, Existing, check_folder, clear, locked, read_previous, write_config
 from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.parallel import Group, join
@@ -57,7 +57,15 @@ def train(
     if group.size > config.data.batch_size:
         report(f"data.batch_size is {config.data.batch_size}, so only as many of the {group.size} processes have work")
     with contextlib.ExitStack() as stack:
-        data = group.all_or_none(lambda: open_data(config, report))
+
+        def open_all() -> tuple[Data, SourceSamples]:
+            data = open_data(config, report)
+            samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
+            if group.is_main:
+                samples.check()
+            return data, samples
+
+        data, samples = group.all_or_none(open_all)
 
         def take_folder() -> dict[str, Any] | None:
             if not group.is_main:
@@ -68,7 +76,6 @@ def train(
 
         previous = group.broadcast(group.all_or_none(take_folder))
         start = 0 if previous is None else previous["step"]
-        samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
         validator = Validator(samples, n=config.validation.n, report=report) if data.validation else None
         trainer = Trainer(config, folder, group, validator=validator, sources=data.sizes, previous=previous)
         if group.is_main:

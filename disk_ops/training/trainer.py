@@ -79,6 +79,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.optimizer.learning_rate)
         self.average = average_weights(self.detector, config.optimizer.ema) if config.optimizer.ema else None
         self.start, self.best = 0, -math.inf
+        self.validated = 0  # step of the last validation
         self.metrics: Mapping[str, float] = {}  # of the last validation
         self.skipped, self.degeneration = SkippedSteps(), Degeneration()
         self._reported: set[str] = set()  # broken files
@@ -93,9 +94,14 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def run(self, batches: Iterator[Sequence[Loaded]]) -> Outcome:
-        """Train from ``self.start`` to the end, or until a signal asks to stop; both save a checkpoint."""
+        """Train from ``self.start`` to the end, or until a signal asks to stop; both save a checkpoint.
+
+        A checkpoint is saved before validation as well, so that no step is lost if that fails; what goes on from it
+        validates first.
+        """
         config, step = self.config, self.start
         with StopOnSignal() as signals:
+            self.validate_if_due(step)
             while step < config.steps:
                 waited = time.perf_counter()
                 batch = next(batches)
@@ -103,13 +109,9 @@ class Trainer:
                 stop = self.step(step, batch, signals.requested, waited)
                 step += 1
                 last = stop or step == config.steps
-                validated = config.validation.every > 0 and (
-                    step == config.steps or _due(step, config.validation.every)
-                )
-                if validated:
-                    self.validate(step)
-                if last or validated or _due(step, config.checkpoint.every):
+                if last or self.validation_due(step) or _due(step, config.checkpoint.every):
                     self.save(step)
+                self.validate_if_due(step)
                 if stop:
                     break
         return Outcome(step, step == config.steps, self.best)
@@ -221,6 +223,17 @@ class Trainer:
         averaged = None if self.average is None else self.average.module
         return averaged if isinstance(averaged, DISKDetector) else self.detector
 
+    def validation_due(self, step: int) -> bool:
+        """Whether the settings say so, and it hasn't been done after that step."""
+        every = self.config.validation.every
+        return every > 0 and step != self.validated and (step == self.config.steps or _due(step, every))
+
+    def validate_if_due(self, step: int) -> None:
+        """Validate, and save what came of it, where it is due."""
+        if self.validation_due(step):
+            self.validate(step)
+            self.save(step)
+
     def validate(self, step: int) -> None:
         """Measure the detector; the best one so far is kept as ``best.safetensors``."""
         if self.group.is_main and self.validator is not None:
@@ -232,6 +245,7 @@ class Trainer:
                 self.best = self.metrics["score"]
                 self.export(self.folder / BEST, step)
         self.best = self.group.broadcast(self.best)
+        self.validated = step
 
     def export(self, path: Path, step: int) -> None:
         """Write the weights that users take, with the record of how they were made."""
@@ -261,6 +275,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "best": self.best,
+            "validated": self.validated,
             "metrics": dict(self.metrics),
             "skipped": [self.skipped.total, self.skipped.in_a_row],
             "degeneration": self.degeneration.steps,
@@ -274,6 +289,7 @@ class Trainer:
         if self.average is not None:
             self.average.load_state_dict(content["average"])
         self.best, self.start, self.metrics = content["best"], content["step"], content["metrics"]
+        self.validated = content.get("validated", self.start)  # earlier versions saved after validation only
         self.skipped = SkippedSteps(*content["skipped"])
         self.degeneration = Degeneration(content["degeneration"])
 

@@ -61,6 +61,15 @@ class SourceSamples:
         for which in range(len(self.sources)):
             yield from islice(self._usable(which), self.number)
 
+    def check(self) -> None:
+        """Load a sample of each source, before hours of work are spent; raises `DataError` where none can be used."""
+        for which, source in enumerate(self.sources):
+            if next(self._usable(which), None) is None:
+                raise DataError(
+                    f"{source.name}: no sample for validation can be used; "
+                    'use = "train" leaves a source out of validation, validation.every=0 all'
+                )
+
     def _usable(self, which: int) -> Iterator[Sample]:
         for index, item in enumerate(self._orders[which]):
             if (which, index) in self._broken:

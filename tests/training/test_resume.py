@@ -16,10 +16,12 @@ from safetensors.torch import load_file
 
 from disk_ops.io.output import OutputError
 from disk_ops.training.config import config_to_toml
+from disk_ops.training.data.sample import DataError
 from disk_ops.training.folder import locked, stored_config
 from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import StateError, load_checkpoint
+from disk_ops.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -128,6 +130,26 @@ def test_resuming_a_finished_training_changes_nothing(photos, tmp_path):
     before = rows(tmp_path / "run")
     assert train(config, tmp_path / "run", quiet=True, existing="resume").finished
     assert rows(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("moment", [3, 6], ids=["in between", "at the end"])
+def test_no_step_is_lost_where_validation_fails(photos, tmp_path, monkeypatch, moment):
+    config = make_config(photos, checkpoint={"every": 100})
+    train(config, tmp_path / "whole", quiet=True)
+    validate = Trainer.validate
+
+    def fail(trainer, step):
+        if step == moment:
+            raise DataError("the disk is gone")
+        validate(trainer, step)
+
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="is gone"):
+        patch.setattr(Trainer, "validate", fail)
+        train(config, tmp_path / "run", quiet=True)
+    assert load_checkpoint(tmp_path / "run", pytest.fail)["step"] == moment
+    train(config, tmp_path / "run", quiet=True, existing="resume")
+    assert_same_end(tmp_path / "whole", tmp_path / "run")
+    assert rows(tmp_path / "run", "validation.csv") == rows(tmp_path / "whole", "validation.csv")
 
 
 def test_fewer_steps_than_were_done_are_refused(photos, tmp_path):

@@ -12,6 +12,7 @@ from making import make_config, make_photos
 from disk_ops import DISKDetector
 from disk_ops.io.output import OutputError
 from disk_ops.training.data.mixture import Mixture
+from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import read_record
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.loss import PolicyGradientLoss
@@ -210,6 +211,17 @@ def test_overwriting_keeps_what_is_not_of_the_training(photos, tmp_path):
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["step-000000002.pt", "step-000000003.pt"]
+
+
+def test_validation_images_that_cannot_be_read_are_told_at_the_start(photos, tmp_path):
+    broken = tmp_path / "broken"
+    make_photos(broken)
+    for path in broken.iterdir():
+        path.write_bytes(b"no image")
+    source = [{"kind": "photos", "path": str(path), "use": use} for path, use in ((photos, "train"), (broken, "val"))]
+    with pytest.raises(DataError, match=f"photos {broken}: no sample for validation can be used"):
+        train(make_config(photos, source=source), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_data_is_an_error(photos, tmp_path):
