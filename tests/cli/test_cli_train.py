@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,32 @@ def test_overwrite_removes_a_training_and_nothing_else(folder, capsys):
     assert len(list((folder / "photos").iterdir())) == 4
 
 
+def test_a_path_that_is_not_utf_8_is_trained_on(folder, capsys):
+    photos = (folder / "photos").rename(folder / os.fsdecode(b"caf\xe9"))
+    arguments = ["train", "photos-small", "--data", photos.name, *QUICK]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert main([*arguments, "-o", "run", "--quiet"]) == 0
+    assert main(["train", "-o", "run", "--resume", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main([*arguments, "-o", os.fsdecode(b"r\xe9"), "--quiet"]) == 2
+    assert "its path must be UTF-8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["photos-smal", "--data", "photos", "-o", "r"], "photos-smal is neither a file nor a preset"),
         (["photos-small", "--data", "gone", "-o", "r"], "gone"),
         (["photos-small", "--data", "empty", "-o", "r"], "empty"),
+        (["photos-small", "--data", "", "-o", "r"], "path must name a folder of photographs, got an empty one"),
+        (["photos-small", "--data", "homography:", "-o", "r"], "path must name a folder of homography sets"),
+        (["photos-small", "--data", "rgbd:", "-o", "r"], "path must be a folder, got ''"),
+        (["photos-small", "--data", "scenes:", "-o", "r"], "path must be a folder, got ''"),
+        (["photos-small", "--data", "disk-dataset:", "-o", "r"], "no dataset.json, and no train/dataset.json, in ''"),
+        (
+            ["photos-small", "--data", "~nobody_x/p", "-o", "r"],
+            "path '~nobody_x/p' can't be used: there is no such user",
+        ),
         (["photos-small", "-o", "r"], "source must name data to train on"),
         (["photos-small", "--data", "photos"], "-o FOLDER is needed"),
         (["-o", "r"], "a configuration is needed"),

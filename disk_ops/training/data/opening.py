@@ -70,9 +70,17 @@ def open_data(config: TrainingConfig, report: Callable[[str], None]) -> Data:
 
 def _prepared(source: SourceConfig) -> Any:
     """The options of a source; all or nothing of it is held out where it is for one use only."""
-    options = dataclasses.replace(source.options, path=str(Path(source.options.path).expanduser()))
+    options = dataclasses.replace(source.options, path=_expanded(source.options.path))
     share = {"train": 0.0, "val": 1.0}
     return dataclasses.replace(options, holdout=share[source.use]) if source.use in share else options
+
+
+def _expanded(path: str) -> str:
+    """The path with ~ replaced; an empty one, which would be the current folder, stays for the source to refuse."""
+    try:
+        return str(Path(path).expanduser()) if path else ""
+    except RuntimeError as error:
+        raise SettingsError(f"path {path!r} can't be used: there is no such user") from error
 
 
 def _eased(options: Any, difficulty: float) -> Any:
