@@ -13,14 +13,14 @@ Commands = argparse._SubParsersAction
 
 
 def add_command(
-    commands: Commands[argparse.ArgumentParser], name: str, about: str, more: str = ""
+    commands: Commands[argparse.ArgumentParser], name: str, about: str, more: str = "", status: str = STATUS
 ) -> argparse.ArgumentParser:
     """Add a program with its description."""
     return commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
-        epilog=STATUS,
+        epilog=status,
     )
 
 

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from disk_ops.arguments.shared import Commands, add_command
 
+_STATUS = (
+    "exit status: 0 trained to the end (files that couldn't be used are named on standard error), 1 a full disk or an "
+    "error of the program, 2 can't begin or go on, 130 interrupted"
+)
+
 
 def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add ``disk-ops train``."""
@@ -16,6 +21,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "train features from photographs or posed images",
         "FOLDER gets checkpoints, history.csv, validation.csv, TensorBoard's files, and the weights best.safetensors "
         "(of the best validation) and last.safetensors. Under torchrun all processes share the work.",
+        _STATUS,
     )
     parser.add_argument(
         "config",

@@ -21,7 +21,17 @@ from disk_ops.training.data.loading import AHEAD
 from disk_ops.training.data.opening import open_data
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import check_export, export_weights, read_record
-from disk_ops.training.folder import BEST, CONFIG, LAST, Existing, check_folder, stored_config, write_config
+from disk_ops.training.folder import (
+    BEST,
+    CONFIG,
+    LAST,
+    Existing,
+    check_folder,
+    is_own,
+    is_same_training,
+    stored_config,
+    write_config,
+)
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.memory import activation_bytes, keep_freed_memory
 from disk_ops.training.parallel import join
@@ -65,11 +75,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UserError("-o FOLDER is needed: where the training is kept")
     existing: Existing = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "refuse"
-    if arguments.export is not None:
-        check_folder(arguments.output, existing)  # it may be meant to lie there
-        check_export(arguments.export, overwrite=existing != "refuse")
     group = join(config.compute.device)
     try:
+        if arguments.export is not None:
+            group.all_or_none(lambda: _check_export(arguments, config, existing) if group.is_main else None)
         if group.device.type == "cpu":
             keep_freed_memory()
         outcome = train(config, arguments.output, group, existing=existing, quiet=arguments.quiet)
@@ -89,6 +98,25 @@ def _read_config(arguments: argparse.Namespace) -> TrainingConfig:
         if config is not None and not arguments.data and not arguments.set:
             return config
     raise UserError(f"a configuration is needed: a TOML file or a preset ({', '.join(presets())})")
+
+
+def _check_export(arguments: argparse.Namespace, config: TrainingConfig, existing: Existing) -> None:
+    """Raise where the weights can't be exported at the end, or would replace what has nothing to do with them."""
+    path: Path = arguments.export
+    check_folder(arguments.output, existing)  # it may be meant to lie there
+    check_export(path, overwrite=existing != "refuse")
+    if is_own(arguments.output, path):
+        raise UserError(f"--export {path} is a file of the training itself: give another name")
+    if existing == "resume" and path.exists() and not _is_export(path, config):
+        raise UserError(f"--export {path} exists already and is no export of this training: give another name")
+
+
+def _is_export(path: Path, config: TrainingConfig) -> bool:
+    try:
+        record = read_record(path)
+    except (OSError, ValueError):
+        return False
+    return record is not None and is_same_training(config, record.get("config", {}))
 
 
 def _finish(arguments: argparse.Namespace, config: TrainingConfig, outcome: Outcome) -> int:

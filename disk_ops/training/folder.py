@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +86,12 @@ def _refuse_lost(config: TrainingConfig, folder: Path) -> None:
         )
 
 
+def is_own(folder: Path, path: Path) -> bool:
+    """Whether the training in ``folder`` writes that file itself."""
+    place, root = path.parent.resolve() / path.name, folder.resolve()
+    return any(root / name in (place, *place.parents) for name in (*_OWN, LOCK))
+
+
 def clear(folder: Path) -> None:
     """Remove what a training has written, and nothing else."""
     for name in _OWN:
@@ -124,8 +130,26 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compare(now: dict[str, Any], before: dict[str, Any], folder: Path) -> None:
+def is_same_training(config: TrainingConfig, stored: Mapping[str, Any]) -> bool:
+    """Whether settings that a record of weights has are those of this training, apart from what may change in it."""
+    try:
+        return not _differences({**config_to_mapping(config), "steps": stored["steps"]}, stored)
+    except (KeyError, TypeError, AttributeError):  # a record of something else
+        return False
+
+
+def _compare(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
     """Raise where a resumed training would not be the one that was begun."""
+    different = _differences(now, before)
+    if different:
+        raise OutputError(
+            f"{folder} holds a training with other settings ({', '.join(different)}): resume it with the same, or "
+            f"begin in another folder, if you like from its weights (model.init={folder / CHECKPOINTS}/...)"
+        )
+
+
+def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """The settings that make it another training."""
     keys = sorted({*now, *before} - {*_FREE, "data", "source", "steps"})
     different = [key for key in keys if now.get(key) != before.get(key)]
     for key in sorted({*now["data"], *before["data"]} - _FREE_DATA):
@@ -135,14 +159,10 @@ def _compare(now: dict[str, Any], before: dict[str, Any], folder: Path) -> None:
         different.append("source")
     if now["steps"] != before["steps"] and before["optimizer"]["decay"] != "constant":
         different.append("steps (the learning rate decays over all of them)")
-    if different:
-        raise OutputError(
-            f"{folder} holds a training with other settings ({', '.join(different)}): resume it with the same, or "
-            f"begin in another folder, if you like from its weights (model.init={folder / CHECKPOINTS}/...)"
-        )
+    return different
 
 
-def _fixed(source: dict[str, Any]) -> dict[str, Any]:
+def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:
     """What of a source decides on its samples: where it lies doesn't, but posed scenes are known by their name."""
     fixed = {key: value for key, value in source.items() if key not in _FREE_SOURCE}
     return fixed if source["kind"] == "photos" else {**fixed, "name": Path(source["path"]).name}

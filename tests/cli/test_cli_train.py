@@ -70,6 +70,31 @@ def test_overwrite_removes_a_training_and_nothing_else(folder, capsys):
     assert len(list((folder / "photos").iterdir())) == 4
 
 
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_an_export_replaces_only_itself(folder, capsys, name):
+    begin = ["train", "photos-small", "--data", "photos", *QUICK, "-o", "run", "--quiet"]
+    resume = ["train", "-o", "run", "--resume", "--quiet", "--export"]
+    for own in ("run/last.safetensors", "./run/../run/checkpoints/step-000000002.pt", "run/best.safetensors"):
+        assert main([*begin, "--export", own]) == 2
+    assert "is a file of the training itself" in capsys.readouterr().err
+    assert main([*begin, "--overwrite", "--export", name]) == 0
+    assert main([*resume, name]) == 0
+    assert main([*begin, "--set", "seed=1", "--overwrite"]) == 0
+    for path in (Path(name), Path("other.pth")):
+        path.touch()
+        content = path.read_bytes()
+        assert main([*resume, str(path)]) == 2
+        assert f"{path} exists already and is no export of this training" in capsys.readouterr().err
+        assert path.read_bytes() == content
+
+
+def test_the_help_tells_how_it_exits(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 trained to the end" in told and "some items failed" not in told
+
+
 def test_a_path_that_is_not_utf_8_is_trained_on(folder, capsys):
     photos = (folder / "photos").rename(folder / os.fsdecode(b"caf\xe9"))
     arguments = ["train", "photos-small", "--data", photos.name, *QUICK]

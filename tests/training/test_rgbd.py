@@ -211,6 +211,12 @@ class TestErrors:
             (None, {"K": None}, "camera '0.png' must have R, t, K|K, R and t must be"),
             (None, {"K": [[1, 0], [0, 1]]}, "camera '0.png': K, R and t must be 3x3"),
             (None, {"width": "wide"}, "camera '0.png' must have R, t, K and a size"),
+            (None, {"width": -320}, r"camera '0\.png' .*: .*width must be a whole number of pixels, got -320"),
+            (None, {"height": 240.7}, r"height must be a whole number of pixels, got 240\.7"),
+            (None, {"height": True}, "height must be a whole number of pixels, got True"),
+            ("1.png", {"width": float("inf")}, r"camera '1\.png' .*width must be a whole number of pixels, got inf"),
+            ("1.png", {"width": 10**30}, "width must be a whole number of pixels"),
+            ("1.png", {"t": [0, 0, 10**400]}, "camera '1.png' must have R, t, K"),
             ("1.png", {"R": None}, "camera '1.png'"),
             ("1.png", {"R": [[1, 0, 0], [0, 1, 0], [0, 0, -1]]}, "camera '1.png': R must be a rotation"),
             ("1.png", {"t": "x"}, "camera '1.png' must have R, t, K"),
@@ -224,9 +230,14 @@ class TestErrors:
 
     def test_json_that_is_none(self, tmp_path):
         make_scene(tmp_path)
-        (tmp_path / "cameras.json").write_text("{")
-        with pytest.raises(DataError, match=r"cameras\.json can't be read"):
-            make_source(tmp_path)
+        for text in ("{", "[" * 100_000):
+            (tmp_path / "cameras.json").write_text(text)
+            with pytest.raises(DataError, match=r"cameras\.json can't be read"):
+                make_source(tmp_path)
+
+    def test_a_size_that_is_0_is_none(self, tmp_path):
+        change(make_scene(tmp_path, count=2), width=0, height=0.0)
+        assert not make_source(tmp_path)._cameras[tmp_path.name].sizes.any()
 
     @pytest.mark.parametrize(
         ("values", "message"),

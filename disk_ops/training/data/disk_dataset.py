@@ -118,7 +118,7 @@ def _find_json(path: str, split: Split) -> tuple[Path, bool]:
 def _read_json(file: Path) -> dict[str, dict[str, Any]]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"disk-dataset: {file} can't be read: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(entry, dict) for entry in content.values()):
         raise DataError(f"disk-dataset: {file} must be an object that has an object for each scene")

@@ -33,6 +33,7 @@ from disk_ops.training.data.sample import DataError, Frame, SampleError, Split
 from disk_ops.training.settings import setting
 
 _DEPTH_FOLDERS = ("depth_registered", "depth")
+_LONGEST = 2**31 - 1  # edge of an image
 _LOOKED_FOR = "looked for cameras.json there and up to two folders below"
 
 
@@ -175,7 +176,7 @@ def _entries(file: Path) -> Iterator[tuple[str, str | None, np.ndarray, np.ndarr
     """Name of image and depth map, K, R, t and size of each camera."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"rgbd: {file} can't be read: {error}") from error
     cameras = content.get("cameras") if isinstance(content, dict) else None
     if not isinstance(cameras, dict):
@@ -191,15 +192,22 @@ def _entry(
         K, R, t = (
             np.array(value, np.float64) for value in (camera.get("K", content.get("K")), camera["R"], camera["t"])
         )
-        size = int(camera.get("width", content.get("width", 0))), int(camera.get("height", content.get("height", 0)))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        width, height = (_edge(key, camera.get(key, content.get(key, 0))) for key in ("width", "height"))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"rgbd: {file}: camera {name!r} must have R, t, K and a size, if any: {error!r}") from error
     t = t.reshape(-1)
     wrong = check_camera(K, R, t)
     if wrong is not None:
         raise DataError(f"rgbd: {file}: camera {name!r}: {wrong}")
     depth = camera.get("depth")
-    return name, depth if isinstance(depth, str) else None, K, R, t, size
+    return name, depth if isinstance(depth, str) else None, K, R, t, (width, height)
+
+
+def _edge(key: str, value: Any) -> int:
+    """The width or height of an image, 0 where it isn't given."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST or value % 1:
+        raise ValueError(f"{key} must be a whole number of pixels, got {value!r}")
+    return int(value)
 
 
 def _pairs(cameras: Cameras, config: RgbdConfig) -> tuple[np.ndarray, list[str]]:
