@@ -39,7 +39,7 @@ class DataConfig:
 
     width: int = setting(768, "pixels; all images of a sample have this size")
     height: int = setting(768, "pixels")
-    images: int = setting(3, "images of a sample: 2 (pairs) or 3 (triplets, of which all three pairs count)")
+    images: int = setting(3, "images of a sample, of which all pairs count: 2, 3 (triplets, as in the paper) or more")
     batch_size: int = setting(2, "samples of one step, over all processes")
     early_steps: int = setting(
         0, "steps at the start that are made easier: features are learned from nothing sooner ..."
@@ -319,7 +319,7 @@ def _set(values: dict[str, Any], text: str) -> None:
     for i, name in enumerate(tables):
         if isinstance(place, list):
             if not name.isdecimal() or int(name) >= len(place):
-                raise SettingsError(f"unknown setting {key.strip()}: there are {len(place)} sources, counted from 0")
+                raise SettingsError(f"unknown setting {key.strip()}: {_number_of_sources(len(place))}, counted from 0")
             place = place[int(name)]
         elif isinstance(place, dict):
             place = place.setdefault(name, {})
@@ -330,10 +330,14 @@ def _set(values: dict[str, Any], text: str) -> None:
     place[last] = _parse(value.strip())
 
 
+def _number_of_sources(number: int) -> str:
+    return "there is 1 source" if number == 1 else f"there are {number} sources"
+
+
 def _parse(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

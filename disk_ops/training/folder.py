@@ -151,15 +151,22 @@ def _compare(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path) ->
 def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """The settings that make it another training."""
     keys = sorted({*now, *before} - {*_FREE, "data", "source", "steps"})
-    different = [key for key in keys if now.get(key) != before.get(key)]
+    different = [text for key in keys for text in _changes(key, now.get(key), before.get(key))]
     for key in sorted({*now["data"], *before["data"]} - _FREE_DATA):
-        if now["data"].get(key) != before["data"].get(key):
-            different.append(f"data.{key}")
+        different += _changes(f"data.{key}", now["data"].get(key), before["data"].get(key))
     if [_fixed(source) for source in now["source"]] != [_fixed(source) for source in before["source"]]:
         different.append("source")
     if now["steps"] != before["steps"] and before["optimizer"]["decay"] != "constant":
         different.append("steps (the learning rate decays over all of them)")
     return different
+
+
+def _changes(name: str, now: Any, before: Any) -> list[str]:
+    """What is different in a setting, or in those of a table."""
+    if isinstance(now, dict) and isinstance(before, dict):
+        keys = sorted({*now, *before})
+        return [text for key in keys for text in _changes(f"{name}.{key}", now.get(key), before.get(key))]
+    return [] if now == before else [f"{name} was {before!r} and is {now!r} now"]
 
 
 def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,9 +72,13 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
 
 def _convert_scalar(value: Any, hint: type, name: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that is too large
+            number = math.inf
+        if not math.isfinite(number):
             raise SettingsError(f"{name} must be a finite number, got {value!r}")
-        return float(value)
+        return number
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     what = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}.get(hint, hint.__name__)

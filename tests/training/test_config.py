@@ -128,6 +128,9 @@ def test_single_settings():
         (("paper", [], ["optimizer.learning=1"]), "optimizer.learning; did you mean optimizer.learning_rate?"),
         (("paper", [], ["steps.x=1"]), "unknown setting steps.x"),
         (("paper", [], ["source.0.weight=1"]), "there are 0 sources"),
+        (("paper", ["photos:x"], ["source.1.weight=1"]), "there is 1 source, counted from 0"),
+        (("paper", [], ["steps=" + 2000 * "["]), "steps must be an integer, got '[["),
+        (("paper", [], ["optimizer.learning_rate=1e39"]), "learning_rate must be above 0 and at most 1, got 1e+39"),
         (("paper", ["photos:x"], ["source.0.weight=0"]), "source.0.weight must be positive, got 0.0"),
         (("paper", ["photos:x"], ["source.0.scales=[1,2]"]), "source.0.scales; did you mean source.0.scale?"),
         (("paper", [], ["steps=0"]), "steps must be positive, got 0"),
@@ -145,6 +148,9 @@ def test_errors_name_the_setting(arguments, message):
 def test_broken_toml_names_the_file(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text("steps = = 3")
+    with pytest.raises(SettingsError, match=r"broken\.toml can't be read"):
+        read_config(path)
+    path.write_text("steps = " + 2000 * "[")
     with pytest.raises(SettingsError, match=r"broken\.toml can't be read"):
         read_config(path)
     path.write_text('preset = "papr"')

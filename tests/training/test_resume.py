@@ -211,9 +211,9 @@ def test_one_process_at_a_time(photos, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"optimizer": {"learning_rate": 2e-3}}, "optimizer"),
-        ({"seed": 1}, "seed"),
-        ({"data": {"batch_size": 3}}, r"data\.batch_size"),
+        ({"optimizer": {"learning_rate": 2e-3}}, r"optimizer\.learning_rate was 0\.001 and is 0\.002 now"),
+        ({"seed": 1}, "seed was 0 and is 1 now"),
+        ({"data": {"batch_size": 3}}, r"data\.batch_size was 2 and is 3 now"),
     ],
 )
 def test_another_training_is_refused(photos, tmp_path, change, named):

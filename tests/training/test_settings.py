@@ -67,6 +67,7 @@ def test_integers_are_legal_numbers():
         ({"name": 1}, "name must be a text, got 1"),
         ({"inner": {"rate": "fast"}}, "inner.rate must be a number, got 'fast'"),
         ({"inner": {"rate": float("nan")}}, "inner.rate must be a finite number"),
+        ({"inner": {"rate": 10**400}}, "inner.rate must be a finite number"),
         ({"inner": {"rate": -1}}, "inner.rate must be at least 0, got -1.0"),
         ({"inner": {"kind": "c"}}, "inner.kind must be one of 'a', 'b', got 'c'"),
         ({"inner": 3}, "inner must be a table, got 3"),
