@@ -88,9 +88,6 @@ class TrainingLog(NullLog):
         quiet: no bar; notes are still shown.
         tensorboard: write for TensorBoard too, if it is installed.
         every: steps that a row of ``history.csv`` averages. Rows end at multiples of it, and at the last step.
-
-    Raises:
-        ValueError: a file of that name in the folder is no table of a training.
     """
 
     def __init__(
@@ -107,8 +104,7 @@ class TrainingLog(NullLog):
             raise ValueError(f"every must be a positive number of steps, got {every}")
         self.folder, self.total_steps, self.every = folder, total_steps, every
         folder.mkdir(parents=True, exist_ok=True)
-        history = _read_table(folder / HISTORY, start_step)
-        self._validations = _read_table(folder / VALIDATION, start_step)
+        history, self._validations = (self._read(folder / name, start_step) for name in (HISTORY, VALIDATION))
         _write_table(folder / HISTORY, HISTORY_COLUMNS, history)
         _write_table(folder / VALIDATION, _validation_columns(self._validations), self._validations)
         self._file = (folder / HISTORY).open("a", encoding="utf-8", newline="")
@@ -180,6 +176,15 @@ class TrainingLog(NullLog):
 
     def __enter__(self) -> TrainingLog:
         return self
+
+    def _read(self, path: Path, start_step: int) -> list[Row]:
+        """The rows to go on with; a file that is no table is put aside, as that is no reason not to train."""
+        try:
+            return _read_table(path, start_step)
+        except (ValueError, csv.Error) as error:
+            aside = path.replace(path.with_name(path.name + ".damaged"))
+            self.note(f"{error}; it is {aside.name} now, and another one is begun")
+            return []
 
     def _end_interval(self) -> None:
         seconds = self.seconds
@@ -336,7 +341,7 @@ def last_step(path: Path) -> int:
     """The last step that ``history.csv`` tells of; 0 where it tells of none, or is no such table."""
     try:
         rows = _read_table(path, sys.maxsize)
-    except (OSError, ValueError):
+    except (OSError, ValueError, csv.Error):
         return 0
     return int(rows[-1]["step"]) if rows else 0
 

@@ -14,9 +14,8 @@ from disk_ops.training.config import TrainingConfig
 from disk_ops.training.data.loading import load_batches
 from disk_ops.training.data.opening import Data, open_data
 from disk_ops.training.folder import CONFIG, LAST, Existing, check_folder, clear, locked, read_previous, write_config
-from disk_ops.training.logs import NullLog, TrainingLog
+from disk_ops.training.logs import TrainingLog
 from disk_ops.training.parallel import Group, join
-from disk_ops.training.state import StateError
 from disk_ops.training.trainer import Outcome, Trainer
 from disk_ops.training.validation import SourceSamples, Validator
 
@@ -81,7 +80,9 @@ def train(
         if group.is_main:
             if existing == "overwrite":
                 clear(folder)
-            trainer.log = stack.enter_context(_open_log(config, folder, start, quiet))
+            trainer.log = stack.enter_context(
+                TrainingLog(folder, config.steps, start, quiet, every=config.checkpoint.log_every)
+            )
             write_config(config, folder / CONFIG)
         batches = load_batches(
             data.stages(config),
@@ -96,13 +97,6 @@ def train(
         if outcome.finished and group.is_main:
             trainer.export(folder / LAST, outcome.step)
         return outcome
-
-
-def _open_log(config: TrainingConfig, folder: Path, start: int, quiet: bool) -> NullLog:
-    try:
-        return TrainingLog(folder, config.steps, start, quiet, every=config.checkpoint.log_every)
-    except ValueError as error:
-        raise StateError(str(error)) from error
 
 
 def _note(text: str) -> None:

@@ -200,10 +200,17 @@ def test_validations_may_gain_metrics(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["history.csv", "validation.csv"]  # no temporary ones
 
 
-def test_a_foreign_file_is_not_continued(tmp_path: Path) -> None:
-    (tmp_path / "history.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"history\.csv is no table of a training: its columns are a, b"):
-        new_log(tmp_path, start_step=10)
+@pytest.mark.parametrize("name", ["history.csv", "validation.csv"])
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "step,seconds\n" + "9" * 200_000 + ",1\n"])
+def test_a_damaged_table_is_put_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with new_log(tmp_path, start_step=10):
+        pass
+    assert (tmp_path / f"{name}.damaged").read_text() == content
+    assert f"it is {name}.damaged now" in capsys.readouterr().err
+    assert table(tmp_path / name) == []
 
 
 def test_steps_must_rise(tmp_path: Path) -> None:
