@@ -186,6 +186,17 @@ class TestErrors:
         assert source.notes[0].startswith(f"scene {tmp_path.name}: {tmp_path / 'depth' / 'map1.png'}: is not an image")
         assert not (source.scenes[0].tuples == 1).any()
 
+    def test_maps_that_tell_nothing_or_are_of_another_image_are_told(self, tmp_path):
+        make_scene(tmp_path, count=3)
+        for pixels, told in (
+            (np.zeros((240, 320), np.uint16), "3 depth maps without any known depth"),
+            (np.full((320, 240), 1000, np.uint16), r"map0\.png: depth map is 240x320, but the image is 320x240"),
+        ):
+            for index in range(3):
+                cv2.imwrite(str(tmp_path / "depth" / f"map{index}.png"), pixels)
+            with pytest.raises(DataError, match=told):
+                make_source(tmp_path)
+
     def test_files_that_break_later_are_named(self, tmp_path):
         make_scene(tmp_path, count=2)
         source = make_source(tmp_path)

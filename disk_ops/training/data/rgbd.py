@@ -220,14 +220,17 @@ def _pairs(cameras: Cameras, config: RgbdConfig) -> tuple[np.ndarray, list[str]]
 
 def measured_overlaps(cameras: Cameras, depth_scale: float) -> tuple[np.ndarray, list[str]]:
     """:func:`overlaps_by_depth` of the images of a scene ``[N, N]``, and notes on depth maps that can't be used."""
-    maps, sizes, broken = [], cameras.sizes.copy(), []
+    maps, sizes, broken, unknown = [], cameras.sizes.copy(), [], 0
     for index, path in enumerate(cameras.depth):
         try:
-            depth = read_depth(path, depth_scale)
+            width, height = sizes[index].tolist()
+            depth = read_depth(path, depth_scale, (width, height) if width and height else None)
+            unknown += not np.isfinite(depth).any()
         except SampleError as error:
             broken.append(str(error))
             depth = np.full((1, 1), np.nan, np.float32)
         maps.append(coarse_depth(depth))
         if not sizes[index].all():
             sizes[index] = size_of(depth)
+    broken += [f"{unknown} depth maps without any known depth"] if unknown else []
     return overlaps_by_depth(np.array(maps), cameras.K, cameras.R, cameras.t, sizes), broken
