@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.arguments.shared import (
+    ONE_JOB_STATUS,
     Commands,
     add_command,
     add_detector,
@@ -112,6 +113,7 @@ def add_merge(commands: Commands[argparse.ArgumentParser]) -> None:
         "make one plain file of what several processes extracted or matched",
         "Under torchrun, extract and match write FILE as an index of files in the folder FILE.shards, which is read "
         "like one file. FILE becomes plain, and its folder is deleted; with -o both stay.",
+        ONE_JOB_STATUS,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="such as features.h5")
     parser.add_argument("-o", "--output", type=Path, metavar="OTHER", help="write this file, and leave FILE as it is")
@@ -127,6 +129,7 @@ def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
         "draw the keypoints of an image, or the matches of two",
         "Without --features the keypoints are detected, without --matches they are matched. Keypoints are coloured by "
         "the rank of their score (orange: best), matches by their height in the first image.",
+        ONE_JOB_STATUS,
     )
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="one image or two")
     parser.add_argument(
@@ -150,7 +153,7 @@ def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add ``disk-ops demo``."""
-    parser = add_command(commands, "demo", "detect, match and draw two bundled photographs")
+    parser = add_command(commands, "demo", "detect, match and draw two bundled photographs", status=ONE_JOB_STATUS)
     parser.add_argument(
         "-o", "--output", type=Path, default=Path(), metavar="FOLDER", help="where demo.png is written (default: here)"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
 
 STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
+ONE_JOB_STATUS = "exit status: 0 done, 1 a full disk or an error of the program, 2 wrong usage, 130 interrupted"
 
 Commands = argparse._SubParsersAction
 

@@ -34,10 +34,10 @@ from disk_ops.training.folder import (
 )
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.memory import activation_bytes, keep_freed_memory
-from disk_ops.training.parallel import join
+from disk_ops.training.parallel import is_lost_process, join
 from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
-from disk_ops.training.state import StateError
+from disk_ops.training.state import StateError, has_checkpoint
 from disk_ops.training.trainer import Outcome
 from disk_ops.training.validation import SourceSamples
 
@@ -52,11 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     except (SettingsError, DataError, StateError, TrainingError) as error:
         raise UserError(str(error)) from error
     except Exception as error:
+        if is_lost_process(error):
+            raise UserError("another process of this training has ended: what it said tells why") from error
         if not is_out_of_memory(error):
             raise
+        kept = arguments.output is not None and has_checkpoint(arguments.output)
         raise UserError(
             "memory is short: set compute.memory_gb to compute images one by one, or lower data.width and "
-            "data.height; the last checkpoint is kept"
+            f"data.height{'; the last checkpoint is kept' if kept else ''}"
         ) from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any
@@ -12,10 +14,14 @@ class TrainingError(Exception):
 
 
 class StopOnSignal:
-    """Notes SIGINT and SIGTERM, so that a training ends between two steps; a second one interrupts at once."""
+    """Notes SIGINT and SIGTERM, so that a training ends between two steps; a second one interrupts at once.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Args:
+        tell: say so at the first one.
+    """
+
+    def __init__(self, tell: bool = True) -> None:
+        self.requested, self.tell = False, tell
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopOnSignal:
@@ -37,6 +43,9 @@ class StopOnSignal:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        if self.tell:
+            with contextlib.suppress(OSError):  # not by print, in the middle of which the signal may come
+                os.write(2, b"\nstopping after this step; once more ends at once\n")
 
 
 class SkippedSteps:

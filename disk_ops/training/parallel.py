@@ -80,6 +80,14 @@ class Group(NamedTuple):
             dist.destroy_process_group()
 
 
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error means that another process of the training has ended."""
+    if dist.is_available() and isinstance(error, dist.DistError):  # of NCCL
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("gloo" in text or "connection closed by peer" in text)
+
+
 def join(device: str) -> Group:
     """Join the other processes where ``torchrun`` started several: NCCL on CUDA, else gloo.
 

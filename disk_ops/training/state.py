@@ -29,6 +29,11 @@ def checkpoint_folder(folder: Path) -> Path:
     return folder / CHECKPOINTS
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the training in ``folder`` has saved one."""
+    return bool(_checkpoints(folder))
+
+
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint, safe against an interruption at any moment, and remove all but the last ``keep``."""
     place = checkpoint_folder(folder)

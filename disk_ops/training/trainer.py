@@ -100,7 +100,7 @@ class Trainer:
         validates first.
         """
         config, step = self.config, self.start
-        with StopOnSignal() as signals:
+        with StopOnSignal(self.group.is_main) as signals:
             self.validate_if_due(step)
             while step < config.steps:
                 waited = time.perf_counter()

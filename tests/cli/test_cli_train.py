@@ -88,6 +88,20 @@ def test_an_export_replaces_only_itself(folder, capsys, name):
         assert path.read_bytes() == content
 
 
+def test_short_memory_is_explained(folder, capsys, monkeypatch):
+    def fail(*arguments):
+        raise MemoryError
+
+    arguments = ["train", "photos-small", "--data", "photos", *QUICK, "-o", "run", "--quiet"]
+    for kept in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr("disk_ops.training.run.open_data", fail)
+            assert main([*arguments, "--resume"]) == 2
+        told = capsys.readouterr().err
+        assert "set compute.memory_gb" in told and ("the last checkpoint is kept" in told) == kept
+        assert main([*arguments, "--resume"]) == 0
+
+
 def test_the_help_tells_how_it_exits(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])

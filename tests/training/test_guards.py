@@ -10,12 +10,13 @@ import pytest
 from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal, TrainingError
 
 
-def test_the_first_signal_is_noted_and_the_second_interrupts():
+def test_the_first_signal_is_noted_and_the_second_interrupts(capfd):
     before = signal.getsignal(signal.SIGINT)
     with StopOnSignal() as signals:
         assert not signals.requested
         os.kill(os.getpid(), signal.SIGINT)
         assert signals.requested
+        assert "stopping after this step; once more ends at once" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

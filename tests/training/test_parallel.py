@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -70,7 +72,8 @@ def test_an_error_on_one_process_ends_all(tmp_path):
     photos = make_photos(tmp_path / "photos")
     for path in photos.iterdir():
         path.write_bytes(b"broken")
-    result = run_in_parallel(make_config(photos, steps=3, data={"batch_size": 1}), tmp_path / "two")
+    config = make_config(photos, steps=3, data={"batch_size": 1}, validation={"every": 0})
+    result = run_in_parallel(config, tmp_path / "two")
     assert result.returncode != 0
     assert "could be used" in result.stderr  # told by the one that has samples; the other waited for it
 
@@ -86,3 +89,37 @@ def test_what_both_processes_meet_is_told_once_and_a_taken_folder_ends_both(tmp_
     assert first.stderr.count("broken.png can't be used") == 1
     second = run_in_parallel(config, tmp_path / "two")
     assert second.returncode != 0 and "holds a training" in second.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed_is_told_in_one_line(tmp_path):
+    config = make_config(make_photos(tmp_path / "photos"), steps=100_000)
+    (tmp_path / "c.toml").write_text(config_to_toml(config), encoding="utf-8")
+    command = [sys.executable, "-m", "disk_ops.cli", "train", str(tmp_path / "c.toml"), "-o", str(tmp_path / "run")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    first, second = (
+        subprocess.Popen(
+            [*command, "--quiet"],
+            env={**environment, "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    )
+    try:
+        history = tmp_path / "run" / "history.csv"
+        end = time.monotonic() + 120
+        while not history.exists() or len(history.read_text().splitlines()) < 2:
+            assert first.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+        second.kill()
+        _, told = first.communicate(timeout=60)
+        assert first.returncode == 2 and "another process of this training has ended" in told
+        assert "Traceback" not in told
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
