@@ -300,7 +300,7 @@ class DISKDetector(nn.Module):
             The accepted features of each image, in raster order of their cells.
         """
         keep = self._valid_pixels(images, mask, None)
-        heatmap, read = self._heatmap_and_reader(images, keep, autocast=False)
+        heatmap, read = self.heatmap_and_reader(images, keep, autocast=False)
         samples = draw_proposals(heatmap, cell, generator, keep)
         accepted = samples.accepted.flatten(1)  # [B, h * w]
         keypoints = [xy[chosen] for xy, chosen in zip(samples.keypoints.flatten(1, 2), accepted, strict=True)]
@@ -330,7 +330,7 @@ class DISKDetector(nn.Module):
             valid = torch.ones_like(images[:, :1], dtype=torch.bool)
         return padded, pad_to_multiple(valid, self._stride)
 
-    def _heatmap_and_reader(
+    def heatmap_and_reader(
         self,
         images: Tensor,  # [B, C, H, W]
         valid: Tensor | None,  # [B, 1, H, W] bool
@@ -383,7 +383,7 @@ class DISKDetector(nn.Module):
         image_size: Tensor | None,
     ) -> PaddedFeatures:
         keep = self._valid_pixels(images, mask, image_size)
-        heatmap, read = self._heatmap_and_reader(images, keep)
+        heatmap, read = self.heatmap_and_reader(images, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
         descriptors = torch.where(maxima.valid[..., None], read(maxima.keypoints), 0)
         precision = torch.promote_types(heatmap.dtype, torch.float32)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
 from disk_ops.arguments.values import (
     count_or_all,
     number,
+    odd,
     positive,
     positive_number,
     ratio_or_word,
@@ -33,12 +35,17 @@ def add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_pose(protocols)
     _add_rotation(protocols)
     _add_reconstruct(protocols)
+    _add_ablation(protocols)
 
 
 def add_protocol(
-    protocols: Commands[argparse.ArgumentParser], name: str, about: str, more: str = ""
+    protocols: Commands[argparse.ArgumentParser],
+    name: str,
+    about: str,
+    more: str = "",
+    methods: Sequence[str] = ("disk", "rootsift"),
 ) -> argparse.ArgumentParser:
-    """Add a protocol with the arguments that all have."""
+    """Add a protocol with the arguments that all have. ``methods`` are compared if none is named."""
     parser = protocols.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}. {more} {_MORE}", epilog=STATUS
     )
@@ -46,10 +53,11 @@ def add_protocol(
     parser.add_argument(
         "--method",
         nargs="+",
-        default=["disk", "rootsift"],
+        default=list(methods),
         metavar="METHOD",
         help="disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT] (aliked-n16, xfeat, dedode, ...; weights "
-        "that are neither given nor in torch hub's cache are an error, never downloaded) (default: disk rootsift)",
+        "that are neither given nor in torch hub's cache are an error, never downloaded) "
+        f"(default: {' '.join(methods)})",
     )
     parser.add_argument(
         "--n",
@@ -106,6 +114,10 @@ def _add_homography(protocols: Commands[argparse.ArgumentParser]) -> None:
         "DIR holds sets in the layouts of Oxford affine (img1.*, H1to2p), HPatches (1.*, H_1_2), EVD (1/, 2/, h/) or "
         "homogr (NAMEA.*, NAMEB.*, NAME_vpts.mat or NAME_H.txt), at any depth.",
     )
+    _add_homography_data(parser)
+
+
+def _add_homography_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, metavar="DIR", help="is searched for sets")
     parser.add_argument(
         "--all-scenes", action="store_true", help="with the 8 scenes of HPatches that the paper leaves out"
@@ -122,6 +134,10 @@ def _add_pose(protocols: Commands[argparse.ArgumentParser]) -> None:
         "with images/, or a scene of the Image Matching Challenge (calibration/, images/, new-vis-pairs/). PAIRS is a "
         "list in SuperGlue's format with the truth: two images, two numbers of quarter turns, K1, K2, T_1to2 a line.",
     )
+    _add_pose_data(parser)
+
+
+def _add_pose_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, metavar="DIR|PAIRS")
     parser.add_argument(
         "--images", type=Path, metavar="FOLDER", help="that the paths in PAIRS are relative to (default: its own)"
@@ -190,3 +206,44 @@ def _add_reconstruct(protocols: Commands[argparse.ArgumentParser]) -> None:
         metavar="PIXELS",
         help="of matches from their epipolar lines when they are verified, in the files (default: %(default)s)",
     )
+
+
+def _add_ablation(protocols: Commands[argparse.ArgumentParser]) -> None:
+    parser = protocols.add_parser(
+        "ablation",
+        help="ways to detect keypoints, and checkpoints, side by side",
+        description="The paper's ablation: ways to detect keypoints with the same network, and checkpoints, side by "
+        "side in one table.",
+        epilog=STATUS,
+    )
+    measures = parser.add_subparsers(dest="measure", required=True, metavar="PROTOCOL")
+    for name, about, add_data in (
+        ("homography", "detection variants by matching accuracy and homographies", _add_homography_data),
+        ("pose", "detection variants by relative poses", _add_pose_data),
+    ):
+        measured = add_protocol(
+            measures,
+            name,
+            about,
+            "Each checkpoint (--method disk:A disk:B, such as trained with depth and with epipolar geometry) detects "
+            "one keypoint for each cell of a grid, as in training but without chance, and by non-maximum suppression. "
+            f"DIR is as of disk-ops evaluate {name}.",
+            methods=("disk",),
+        )
+        add_data(measured)
+        measured.add_argument(
+            "--cells",
+            type=positive,
+            nargs="*",
+            default=[8],
+            metavar="C",
+            help="sides of grid cells in pixels; none: without this variant (default: 8)",
+        )
+        measured.add_argument(
+            "--windows",
+            type=odd,
+            nargs="*",
+            default=[3, 5, 7, 9],
+            metavar="W",
+            help="of the non-maximum suppression, odd; none: without this variant (default: 3 5 7 9)",
+        )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from disk_ops.detector import DISKDetector
 from disk_ops.matching import MutualNearestNeighbor
+from disk_ops.ops import sample_grid
 
 
 class Features(NamedTuple):
@@ -55,6 +56,37 @@ class DetectorExtractor:
                 mask=None if mask is None else mask.to(weight.device)[None],
             )[0]
         return Features(features.keypoints.cpu(), features.descriptors.cpu(), features.detection_scores.cpu())
+
+
+class CellExtractor:
+    """Extract features by the policy that the detector is trained by, without chance: at most one for each grid cell.
+
+    A cell proposes its highest pixel, which is a feature if its score is above 0.
+
+    Args:
+        detector: in evaluation mode; is used on its device and in its dtype.
+        n: at most this many features per image, those with the best scores; ``None``: all.
+        cell: side of a grid cell in pixels.
+    """
+
+    def __init__(self, detector: DISKDetector, n: int | None = 2048, cell: int = 8) -> None:
+        self.detector, self.n, self.cell = detector, n, cell
+
+    def __call__(
+        self,
+        image: Tensor,  # [3, H, W]
+    ) -> Features:
+        """Return the features of an image."""
+        weight = next(self.detector.parameters())
+        with torch.inference_mode():
+            heatmap, read = self.detector.heatmap_and_reader(image.to(weight.device, weight.dtype)[None], None)
+            samples = sample_grid(heatmap, self.cell, mode="argmax")
+            keypoints = samples.keypoints[samples.accepted]  # [N, 2]
+            scores = heatmap[0, 0, keypoints[:, 1], keypoints[:, 0]]
+            best = scores.argsort(descending=True, stable=True)[: self.n]
+            descriptors = read(keypoints[best][None])[0]
+        precision = torch.promote_types(heatmap.dtype, torch.float32)
+        return Features(keypoints[best].to(precision).cpu(), descriptors.cpu(), scores[best].cpu())
 
 
 class Sift:

@@ -20,7 +20,7 @@ import disk_ops
 from disk_ops.checkpoint import find_checkpoint, weights_digest
 from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.errors import EvaluationError
-from disk_ops.evaluation.features import DetectorExtractor, Features, RootSift, Sift
+from disk_ops.evaluation.features import CellExtractor, DetectorExtractor, Features, RootSift, Sift
 from disk_ops.evaluation.kornia_methods import KORNIA_MODELS, find_kornia_weights, load_kornia
 
 FORMS = "disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
@@ -66,8 +66,7 @@ class MethodSpec:
         """
         try:
             if self.kind == "disk":
-                detector = DISKDetector.from_pretrained(self.checkpoint or "start").to(device).eval()
-                return detector_method(detector, self.name)
+                return detector_method(self.load_detector(device), self.name)
             if self.kind == "kornia":
                 function, fingerprint = load_kornia(self.model, self.checkpoint, torch.device(device))
                 return Method(self.name, fingerprint, function)
@@ -75,6 +74,19 @@ class MethodSpec:
             raise EvaluationError(f"--method {self.name}: {error}") from error
         extractor = RootSift if self.kind == "rootsift" else Sift
         return Method(self.name, f"{self.kind} opencv {cv2.__version__}", lambda image, n: extractor(n)(image))
+
+    def load_detector(self, device: str | torch.device = "cpu") -> DISKDetector:
+        """Load the detector of ``disk``, in evaluation mode.
+
+        Raises:
+            EvaluationError: the weights can't be used, or the method is another one.
+        """
+        if self.kind != "disk":
+            raise EvaluationError(f"--method {self.name} has no detector of DISK: disk[:CHECKPOINT] is needed")
+        try:
+            return DISKDetector.from_pretrained(self.checkpoint or "start").to(device).eval()
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise EvaluationError(f"--method {self.name}: {error}") from error
 
 
 def detector_method(detector: DISKDetector, name: str, window_size: int = 5) -> Method:
@@ -85,9 +97,25 @@ def detector_method(detector: DISKDetector, name: str, window_size: int = 5) -> 
         name: as tables show it.
         window_size: of the non-maximum suppression.
     """
-    device = next(detector.parameters()).device.type
-    fingerprint = f"disk {weights_digest(detector.state_dict())} {window_size} {device} {disk_ops.__version__}"
+    fingerprint = _fingerprint(detector, str(window_size))
     return Method(name, fingerprint, lambda image, n: DetectorExtractor(detector, n, window_size)(image))
+
+
+def cell_method(detector: DISKDetector, name: str, cell: int = 8) -> Method:
+    """The method of a detector, in evaluation mode, that finds at most one feature for each cell, as in training.
+
+    Args:
+        detector: is used on the device that it is on.
+        name: as tables show it.
+        cell: side of a grid cell in pixels.
+    """
+    fingerprint = _fingerprint(detector, f"cell {cell}")
+    return Method(name, fingerprint, lambda image, n: CellExtractor(detector, n, cell)(image))
+
+
+def _fingerprint(detector: DISKDetector, variant: str) -> str:
+    device = next(detector.parameters()).device.type
+    return f"disk {weights_digest(detector.state_dict())} {variant} {device} {disk_ops.__version__}"
 
 
 def parse_method(text: str) -> MethodSpec:

@@ -16,10 +16,11 @@ import cv2
 import torch
 
 import disk_ops
+from disk_ops.evaluation.ablation import Ablation, detections
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.homography_protocol import HomographyProtocol, without_excluded
 from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
-from disk_ops.evaluation.methods import Method, parse_methods
+from disk_ops.evaluation.methods import Method, MethodSpec, parse_methods
 from disk_ops.evaluation.pose_protocol import PoseProtocol
 from disk_ops.evaluation.posed import Selection
 from disk_ops.evaluation.protocol import Item, Protocol, Table
@@ -50,6 +51,7 @@ class Task(NamedTuple):
     title: str
     test: Protocol
     validation: Protocol | None  # that --ratio auto chooses by, if it is other data than a part of the test's
+    variants: Callable[[Sequence[MethodSpec], torch.device], list[Method]] | None = None  # of the methods named
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         failures = Failures()
         task = _TASKS[arguments.protocol](arguments, failures, group)
-        methods = [spec.load(group.device) for spec in specs]
+        methods = (task.variants or _load)(specs, group.device)
         items, ratios, choices = _ratios(arguments, task, methods, ns, group, failures)
         measuring = Run(task.test, folder, group, failures.add, arguments.quiet)
         records = measuring.records(methods, ns, ratios, items)
@@ -99,6 +101,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return SOME_FAILED if failures else OK
     finally:
         group.leave()
+
+
+def _load(specs: Sequence[MethodSpec], device: torch.device) -> list[Method]:
+    return [spec.load(device) for spec in specs]
 
 
 def _add_others(failures: Failures, done: Run) -> None:
@@ -267,9 +273,16 @@ def _reconstruct(arguments: argparse.Namespace, failures: Failures, group: Group
     return Task(f"Reconstructions: {printable(str(arguments.data))}", protocol(arguments.data), validation)
 
 
+def _ablation(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    task = _TASKS[arguments.measure](arguments, failures, group)
+    ablation = Ablation(task.test, detections(arguments.cells, arguments.windows))
+    return Task(f"Ablation. {task.title}", ablation, task.validation, ablation.methods)
+
+
 _TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {
     "homography": _homography,
     "pose": _pose,
     "rotation": _rotation,
     "reconstruct": _reconstruct,
+    "ablation": _ablation,
 }
