@@ -30,6 +30,11 @@ _PLACES = np.array(
 )
 _ORDER = np.array([(70, 60, 140), (60, 120, 205), (150, 190, 225), (255, 225, 130), (255, 140, 25)], dtype=np.float64)
 
+# What the truth says. Errors of correct matches run from green to yellow.
+_RIGHT = np.array([(40, 180, 90), (240, 205, 40)], dtype=np.float64)
+_WRONG: tuple[int, int, int] = (225, 60, 50)
+_BLUE: tuple[int, int, int] = (58, 110, 230)
+
 
 def to_picture(pixels: npt.NDArray[Any]) -> Picture:
     """An image as decoded ([H, W] or [H, W, 3]; 8-bit, 16-bit or float) as 8-bit RGB."""
@@ -51,6 +56,19 @@ def height_colors(points: Points) -> Colors:
     return _interpolate(_PLACES, 1.0 - _ranks(points[:, 1]))
 
 
+def landmark_colors(is_landmark: npt.NDArray[np.bool_]) -> Colors:
+    """Colours of keypoints: blue for those that became landmarks, red for the rest, as in the paper."""
+    return np.where(is_landmark[:, None], _BLUE, _WRONG).astype(np.uint8)
+
+
+def error_colors(errors: npt.NDArray[np.floating], limit: float) -> Colors:
+    """Colours of matches, as in the paper: green to yellow for errors from 0 to ``limit``, red above, blue for NaN."""
+    colors = _interpolate(_RIGHT, np.clip(np.nan_to_num(errors, posinf=limit) / limit, 0.0, 1.0))
+    colors[errors > limit] = _WRONG
+    colors[np.isnan(errors)] = _BLUE
+    return colors
+
+
 def _ranks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Ranks of the values, from 0 for the lowest to 1 for the highest."""
     ranks = np.empty(len(values))
@@ -66,12 +84,17 @@ def _interpolate(stops: npt.NDArray[np.float64], position: npt.NDArray[np.float6
 
 
 def draw_keypoints(
-    image: Picture, keypoints: Points, scores: npt.NDArray[np.floating], max_width: int = 1600
+    image: Picture,
+    keypoints: Points,
+    scores: npt.NDArray[np.floating],  # [N]
+    max_width: int = 1600,
+    colors: Colors | None = None,
 ) -> Picture:
-    """Draw keypoints on an image, coloured by the rank of their scores; the best ones lie on top."""
+    """Draw keypoints on an image, in the colours given or by the rank of their scores; the best ones lie on top."""
     factor = min(1.0, max_width / image.shape[1])
     canvas = paler(resize_picture(image, factor))
-    colors = rank_colors(scores)
+    if colors is None:
+        colors = rank_colors(scores)
     order = np.argsort(scores, kind="stable")
     radius = float(np.clip(canvas.shape[1] / 420, 1.8, 3.0))
     large = enlarge(canvas)

@@ -37,6 +37,25 @@ def test_the_best_keypoints_are_orange_and_on_top() -> None:
     np.testing.assert_allclose(picture[40, 50].astype(int), orange.astype(int), atol=3)
 
 
+def test_keypoints_in_colours_that_are_given() -> None:
+    blue_and_red = drawing.landmark_colors(np.array([True, False]))
+    picture = drawing.draw_keypoints(GREY, np.float32([[30, 20], [80, 60]]), np.ones(2), colors=blue_and_red)
+    for (x, y), color in zip(((30, 20), (80, 60)), blue_and_red, strict=True):
+        np.testing.assert_allclose(picture[y, x].astype(int), color.astype(int), atol=3)
+    (red, _, blue), (other_red, _, other_blue) = blue_and_red.astype(int)
+    assert blue > red + 100 and other_red > other_blue + 100
+
+
+def test_errors_run_from_green_to_yellow() -> None:
+    errors = np.array([0, 2.5, 5, 5.01, np.inf, np.nan])
+    green, between, yellow, wrong, infinite, unknown = drawing.error_colors(errors, 5).astype(int)
+    assert green[1] > green[0] + 100 and min(yellow[:2]) > yellow[2] + 100
+    np.testing.assert_allclose(between, (green + yellow) / 2, atol=1)
+    blue, red = drawing.landmark_colors(np.array([True, False])).astype(int)
+    assert (wrong == red).all() and (infinite == red).all() and (unknown == blue).all()
+    assert drawing.error_colors(np.empty(0), 5).shape == (0, 3)
+
+
 def test_matching_points_have_one_colour_and_a_line() -> None:
     left, right = np.float32([[30, 20], [40, 60]]), np.float32([[80, 30], [70, 50]])
     picture = drawing.draw_matches(GREY, GREY, left, right)

@@ -62,7 +62,7 @@ def test_commands_exist(readme):
     from disk_ops.arguments import build_parser
 
     commands = re.findall(r"^(?:torchrun [^\n]*|    )?disk-ops (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-    assert len(commands) == 22
+    assert len(commands) == 23
     for command in commands:
         build_parser().parse_args(command.split())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
@@ -43,9 +42,14 @@ def add_protocol(
     name: str,
     about: str,
     more: str = "",
-    methods: Sequence[str] = ("disk", "rootsift"),
+    only_disk: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a protocol with the arguments that all have. ``methods`` are compared if none is named."""
+    """Add a protocol with the arguments that all have."""
+    methods = ["disk"] if only_disk else ["disk", "rootsift"]
+    others = (
+        ", sift, rootsift, kornia:NAME[:CHECKPOINT] (aliked-n16, xfeat, dedode, ...; weights that are neither given "
+        "nor in torch hub's cache are an error, never downloaded)"
+    )
     parser = protocols.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}. {more} {_MORE}", epilog=STATUS
     )
@@ -53,11 +57,9 @@ def add_protocol(
     parser.add_argument(
         "--method",
         nargs="+",
-        default=list(methods),
+        default=methods,
         metavar="METHOD",
-        help="disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT] (aliked-n16, xfeat, dedode, ...; weights "
-        "that are neither given nor in torch hub's cache are an error, never downloaded) "
-        f"(default: {' '.join(methods)})",
+        help=f"disk[:CHECKPOINT]{'' if only_disk else others} (default: {' '.join(methods)})",
     )
     parser.add_argument(
         "--n",
@@ -228,7 +230,7 @@ def _add_ablation(protocols: Commands[argparse.ArgumentParser]) -> None:
             "Each checkpoint (--method disk:A disk:B, such as trained with depth and with epipolar geometry) detects "
             "one keypoint for each cell of a grid, as in training but without chance, and by non-maximum suppression. "
             f"DIR is as of disk-ops evaluate {name}.",
-            methods=("disk",),
+            only_disk=True,
         )
         add_data(measured)
         measured.add_argument(

@@ -128,7 +128,11 @@ def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
         "show",
         "draw the keypoints of an image, or the matches of two",
         "Without --features the keypoints are detected, without --matches they are matched. Keypoints are coloured by "
-        "the rank of their score (orange: best), matches by their height in the first image.",
+        "the rank of their score (orange: best), matches by their height in the first image. With --model colours say "
+        "what became of them, as in the paper's first figure. Keypoints: blue if they became landmarks (3D points), "
+        "else red. Matches: green to yellow by their error from 0 to 5 pixels of the image files, red above, blue "
+        "where it is not known. The error is the distance from the projection of the 3D point that one keypoint has in "
+        "the model to the other keypoint, the larger one if both have a point; without any it is not known.",
         ONE_JOB_STATUS,
     )
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="one image or two")
@@ -137,6 +141,13 @@ def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--features", type=Path, metavar="FILE", help="HDF5 file with the features of the images")
     parser.add_argument("--matches", type=Path, metavar="FILE", help="HDF5 file with the matches of the two images")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="COLMAP model of the images, such as scene/sparse/0, best with the features that it was made of "
+        "(--features scene/features.h5). Needs pycolmap",
+    )
     parser.add_argument(
         "--verify", action="store_true", help="show only matches that agree with one fundamental matrix"
     )

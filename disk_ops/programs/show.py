@@ -1,4 +1,4 @@
-"""``disk-ops show``: a picture of the keypoints of one image, or of the matches of two."""
+"""``disk-ops show``: a picture of the keypoints of one image, or of the matches of two; with a model, of the truth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ import numpy.typing as npt
 import torch
 
 from disk_ops import MutualNearestNeighbor
-from disk_ops.drawing import Picture, draw_keypoints, draw_matches, save_picture, to_picture
+from disk_ops.drawing import (
+    Colors,
+    Picture,
+    Points,
+    draw_keypoints,
+    draw_matches,
+    error_colors,
+    landmark_colors,
+    save_picture,
+    to_picture,
+)
 from disk_ops.io import images as image_io
 from disk_ops.io.hdf5 import Features, image_names, open_h5, read_features, read_matches
 from disk_ops.io.images import ImageError
@@ -24,13 +34,18 @@ from disk_ops.programs.common import (
     UserError,
     counted,
     load_detector,
+    note,
     number_of_keypoints,
     pick_device,
     quiet_opencv,
 )
 from disk_ops.programs.extract import Extractor, prepare
+from disk_ops.sfm.landmarks import Model, ModelImage, match_errors
 
 _MIN_MATCHES = 8  # that determine a fundamental matrix
+
+WRONG = 5.0
+"""Pixels above which a match is wrong by the model."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
     quiet_opencv()
     _check(arguments)
     pictures = [_read_picture(path) for path in arguments.images]
+    posed = [] if arguments.model is None else _posed(arguments, pictures)
     if arguments.features is None:
         views = _detected(arguments, pictures)
     else:
         with open_h5(arguments.features) as file:
             views = [_stored(file, path, picture) for path, picture in zip(arguments.images, pictures, strict=True)]
+    _check_known(posed, views)
     if len(views) == 1:
-        features = views[0].features
-        picture = draw_keypoints(views[0].picture, features.keypoints, features.scores, arguments.max_width)
-        found = f"{counted(len(features.scores), 'keypoint')} of {views[0].name}"
+        picture, found = _draw_one(views[0], posed, arguments)
     else:
-        picture, found = _draw_pair(views[0], views[1], arguments)
+        picture, found = _draw_pair(views[0], views[1], posed, arguments)
     try:
         save_picture(arguments.output, picture)
     except OSError as error:
@@ -125,6 +140,31 @@ def _detected(arguments: argparse.Namespace, pictures: list[Picture]) -> list[Vi
     ]
 
 
+def _posed(arguments: argparse.Namespace, pictures: list[Picture]) -> list[ModelImage]:
+    """The images in the model."""
+    model = Model(arguments.model)
+    posed = []
+    for path, picture in zip(arguments.images, pictures, strict=True):
+        image = model.image(find_name(model.names, path, str(model.folder), "camera"))
+        size = image_io.size_of(picture)
+        if image.size != size:
+            raise UserError(
+                f"{path} has {size[0]}x{size[1]} pixels, but in {model.folder} {image.name} has "
+                f"{image.size[0]}x{image.size[1]}"
+            )
+        posed.append(image)
+    return posed
+
+
+def _check_known(posed: list[ModelImage], views: list[View]) -> None:
+    """Say where the model was made of other keypoints, which is why few have become landmarks."""
+    for image, view in zip(posed, views, strict=False):
+        count = len(view.features.keypoints)
+        known = int(image.known(view.features.keypoints).sum())
+        if known < count:
+            note(f"{view.name}: the model was made of other features: it has {known:,} of {counted(count, 'keypoint')}")
+
+
 def _stored(file: h5py.File, path: Path, picture: Picture) -> View:
     name = find_name(image_names(file), path, str(file.filename))
     features = read_features(file, name)
@@ -138,8 +178,8 @@ def _stored(file: h5py.File, path: Path, picture: Picture) -> View:
     return View(name, picture, features)
 
 
-def find_name(names: list[str], path: Path, where: str) -> str:
-    """The name in a feature file that means this image: the longest that the path ends with."""
+def find_name(names: list[str], path: Path, where: str, what: str = "features") -> str:
+    """The name in a feature file or model that means this image: the longest that the path ends with."""
     parts = tuple(map(utf8_name, path.absolute().parts))
     fitting = [name for name in names if tuple(name.split("/")) == parts[-len(name.split("/")) :]]
     if fitting:
@@ -150,10 +190,21 @@ def find_name(names: list[str], path: Path, where: str) -> str:
     if similar:
         raise UserError(f"{path}: {where} has several images of that name: {', '.join(similar)}")
     some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    raise UserError(f"{path}: no features of this image in {where}, which has {some or 'none at all'}")
+    raise UserError(f"{path}: no {what} of this image in {where}, which has {some or 'none at all'}")
 
 
-def _draw_pair(view0: View, view1: View, arguments: argparse.Namespace) -> tuple[Picture, str]:
+def _draw_one(view: View, posed: list[ModelImage], arguments: argparse.Namespace) -> tuple[Picture, str]:
+    features = view.features
+    found = f"{counted(len(features.scores), 'keypoint')} of {view.name}"
+    colors: Colors | None = None
+    if posed:
+        is_landmark = np.isfinite(posed[0].landmarks(features.keypoints)[:, 0])
+        colors = landmark_colors(is_landmark)
+        found += f", {int(is_landmark.sum()):,} of which became landmarks (blue)"
+    return draw_keypoints(view.picture, features.keypoints, features.scores, arguments.max_width, colors), found
+
+
+def _draw_pair(view0: View, view1: View, posed: list[ModelImage], arguments: argparse.Namespace) -> tuple[Picture, str]:
     if arguments.matches is not None:
         with open_h5(arguments.matches) as file:
             pairs = read_matches(file, view0.name, view1.name)[0]
@@ -169,5 +220,24 @@ def _draw_pair(view0: View, view1: View, arguments: argparse.Namespace) -> tuple
         inliers = epipolar_inliers(points0, points1)
         points0, points1 = points0[inliers], points1[inliers]
         found += f", {len(points0):,} of which agree with one fundamental matrix and are shown"
-    picture = draw_matches(view0.picture, view1.picture, points0, points1, arguments.max_width, arguments.max_lines)
+    colors: Colors | None = None
+    if posed:
+        points0, points1, colors, counts_by_truth = _by_truth(posed, points0, points1)
+        found += f": {counts_by_truth}"
+    picture = draw_matches(
+        view0.picture, view1.picture, points0, points1, arguments.max_width, arguments.max_lines, colors
+    )
     return picture, found
+
+
+def _by_truth(
+    posed: list[ModelImage],
+    points0: Points,  # [K, 2]
+    points1: Points,  # [K, 2]
+) -> tuple[Points, Points, Colors, str]:
+    """The matches with the best by the model last, so that they lie on top, their colours, and how many are right."""
+    errors = match_errors(posed[0], posed[1], points0, points1)
+    unknown, wrong = int(np.isnan(errors).sum()), int((errors > WRONG).sum())
+    told = f"{len(errors) - unknown - wrong:,} within {WRONG:g} pixels (green to yellow), {wrong:,} wrong (red), "
+    order = np.argsort(-np.nan_to_num(errors, nan=np.inf), kind="stable")
+    return points0[order], points1[order], error_colors(errors[order], WRONG), f"{told}{unknown:,} unknown (blue)"
