@@ -22,6 +22,7 @@ def table(result: dict[str, Any]) -> str:
     forms = {
         "what": profile,
         "load_from_files_ms": loading,
+        "maa_10": poses,
         "images": parity,
         "auc5": accuracies,
         "implementation": comparison,
@@ -99,6 +100,24 @@ def loading(rows: list[dict[str, Any]]) -> list[str]:
         cells = [milliseconds(row[key]) for key in ("load_from_files_ms", "load_from_cache_ms", "step_ms")]
         waiting = f"{100 * row['waiting_ms'] / row['step_ms']:.1f} %"
         lines.append(f"| {row['data']}, {row['images']} | {' | '.join(cells)} | {waiting} |")
+    return lines
+
+
+def poses(rows: list[dict[str, Any]]) -> list[str]:
+    """Accuracy of relative poses, in the end and in the course of trainings."""
+    limits = [5, 10, 20]
+    steps = list(dict.fromkeys(step for row in rows for step in row["validation"]))
+    titles = [
+        *(f"mAA({limit}°)" for limit in limits),
+        "inliers",
+        *(f"validation, {int(step):,} steps" for step in steps),
+    ]
+    lines = [f"| features, {rows[0]['pairs']} pairs of images | {' | '.join(titles)} |", f"|---{'|---' * len(titles)}|"]
+    for row in rows:
+        name = "RootSIFT" if row["method"] == "rootsift" else row["method"]
+        cells = [*(f"{row[f'maa_{limit}']:.3f}" for limit in limits), f"{row['inliers']:.0f}"]
+        cells += [f"{row['validation'][step]:.3f}" if step in row["validation"] else "" for step in steps]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
