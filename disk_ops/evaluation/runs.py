@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -21,9 +20,9 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.methods import Method
 from disk_ops.evaluation.protocol import Item, Protocol, Record
+from disk_ops.group import Group
 from disk_ops.io.images import ImageError
 from disk_ops.io.output import whole_file
-from disk_ops.training.parallel import Group
 
 CACHE = "cache"
 """Folder of the records of items, in the folder of results."""
@@ -74,7 +73,7 @@ class Run:
 
     protocol: Protocol
     folder: Path
-    group: Group = field(default_factory=lambda: Group(0, 1, torch.device("cpu")))
+    group: Group = field(default_factory=Group)
     report: Report = lambda name, reason: None
     quiet: bool = False
     failed: list[str] = field(default_factory=list)
@@ -250,8 +249,7 @@ def run(
     quiet: bool = False,
 ) -> list[Record]:
     """The records of a protocol: :meth:`Run.records` of all items, with the arguments of :class:`Run`."""
-    group = group or Group(0, 1, torch.device("cpu"))
-    return Run(protocol, folder, group, report, quiet).records(methods, ns, ratios)
+    return Run(protocol, folder, group or Group(), report, quiet).records(methods, ns, ratios)
 
 
 def split_items(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

@@ -30,6 +30,7 @@ from disk_ops.evaluation.report import print_tables, write_report
 from disk_ops.evaluation.robust import check_method
 from disk_ops.evaluation.rotation import RotationProtocol
 from disk_ops.evaluation.runs import CACHE, Choice, Run, split_items
+from disk_ops.group import DeviceError, Group, join
 from disk_ops.programs.common import (
     OK,
     SOME_FAILED,
@@ -41,8 +42,7 @@ from disk_ops.programs.common import (
     printable,
     quiet_opencv,
 )
-from disk_ops.training.parallel import Group, join
-from disk_ops.training.settings import SettingsError
+from disk_ops.workers import this_worker
 
 
 class Task(NamedTuple):
@@ -132,12 +132,12 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _join(device: str) -> Group:
     """This process, and those that torchrun started with it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Group(0, 1, pick_device(device))
+    if this_worker().size == 1:
+        return Group(device=pick_device(device))
     try:
         return join(device)
-    except SettingsError as error:
-        raise UserError(str(error).replace("compute.device", "--device")) from error
+    except DeviceError as error:
+        raise UserError(f"--device {error}") from error
 
 
 def _ratios(

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.checkpoint import read_state_dict
+from disk_ops.group import GroupError, is_lost_process
 from disk_ops.io.output import check_writable
 from disk_ops.programs.common import (
     OK,
@@ -34,8 +35,7 @@ from disk_ops.training.folder import (
 )
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.memory import activation_bytes, keep_freed_memory
-from disk_ops.training.parallel import is_lost_process, join
-from disk_ops.training.run import train
+from disk_ops.training.run import join_training, train
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import StateError, has_checkpoint
 from disk_ops.training.trainer import Outcome
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     quiet_opencv()
     try:
         return _run(arguments)
-    except (SettingsError, DataError, StateError, TrainingError) as error:
+    except (SettingsError, DataError, StateError, TrainingError, GroupError) as error:
         raise UserError(str(error)) from error
     except Exception as error:
         if is_lost_process(error):
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UserError("-o FOLDER is needed: where the training is kept")
     existing: Existing = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "refuse"
-    group = join(config.compute.device)
+    group = join_training(config)
     try:
         if arguments.export is not None:
             group.all_or_none(lambda: _check_export(arguments, config, existing) if group.is_main else None)

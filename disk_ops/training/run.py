@@ -10,12 +10,13 @@ from typing import Any
 
 from tqdm import tqdm
 
+from disk_ops.group import DeviceError, Group, join
 from disk_ops.training.config import TrainingConfig
 from disk_ops.training.data.loading import load_batches
 from disk_ops.training.data.opening import Data, open_data
 from disk_ops.training.folder import CONFIG, LAST, Existing, check_folder, clear, locked, read_previous, write_config
 from disk_ops.training.logs import TrainingLog
-from disk_ops.training.parallel import Group, join
+from disk_ops.training.settings import SettingsError
 from disk_ops.training.trainer import Outcome, Trainer
 from disk_ops.training.validation import SourceSamples, Validator
 
@@ -45,13 +46,13 @@ def train(
         How far it came, and the best validation score.
 
     Raises:
-        SettingsError, DataError, StateError, OutputError, TrainingError: what can't be used, and why.
+        SettingsError, DataError, StateError, OutputError, TrainingError, GroupError: what can't be used, and why.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
             'train() runs while a worker process imports the script: put it under if __name__ == "__main__"'
         )
-    group = join(config.compute.device) if group is None else group
+    group = join_training(config) if group is None else group
     folder, report = Path(folder), _note if group.is_main else _ignore
     if group.size > config.data.batch_size:
         report(f"data.batch_size is {config.data.batch_size}, so only as many of the {group.size} processes have work")
@@ -97,6 +98,14 @@ def train(
         if outcome.finished and group.is_main:
             trainer.export(folder / LAST, outcome.step)
         return outcome
+
+
+def join_training(config: TrainingConfig) -> Group:
+    """The processes that ``torchrun`` started, on ``compute.device``; raise `SettingsError` where that can't be."""
+    try:
+        return join(config.compute.device)
+    except DeviceError as error:
+        raise SettingsError(f"compute.device {error}") from error
 
 
 def _note(text: str) -> None:

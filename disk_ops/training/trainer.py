@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.features import evaluation_mode
 from disk_ops.features import SampledFeatures
+from disk_ops.group import Group
 from disk_ops.training.config import TrainingConfig, config_to_mapping
 from disk_ops.training.data.mixture import Broken, Loaded
 from disk_ops.training.export import export_weights, training_record
@@ -30,7 +31,6 @@ from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.loss import PolicyGradientLoss
 from disk_ops.training.memory import activation_bytes
 from disk_ops.training.network import average_weights, compile_network, make_detector
-from disk_ops.training.parallel import Group
 from disk_ops.training.pictures import training_pictures
 from disk_ops.training.schedule import Annealing, annealing
 from disk_ops.training.state import save_checkpoint

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 from harness import RESULTS, ROOT, Row, environment, write_json
 
+from disk_ops.group import Group
 from disk_ops.training.config import TrainingConfig, read_config
 from disk_ops.training.data.loading import AHEAD, load_batches
 from disk_ops.training.data.mixture import Mixture
 from disk_ops.training.data.opening import open_data
 from disk_ops.training.logs import NullLog
 from disk_ops.training.memory import keep_freed_memory
-from disk_ops.training.parallel import Group
 from disk_ops.training.trainer import Trainer
 
 DATA = ROOT.parent / "shared" / "data"

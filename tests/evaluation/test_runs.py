@@ -200,7 +200,7 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from disk_ops.evaluation.runs import Run
-from disk_ops.training.parallel import join
+from disk_ops.group import join
 sys.path.insert(0, sys.argv[3])
 from test_runs import Counting, Extracting
 

@@ -10,20 +10,20 @@ import torch
 from making import make_config, make_photos
 
 from disk_ops import DISKDetector
+from disk_ops.group import Group
 from disk_ops.io.output import OutputError
 from disk_ops.training.data.mixture import Mixture
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import read_record
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.loss import PolicyGradientLoss
-from disk_ops.training.parallel import Group
 from disk_ops.training.rewards import HomographyReward
 from disk_ops.training.run import open_data, train
 from disk_ops.training.schedule import annealing
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.trainer import Trainer
 
-ALONE = Group(0, 1, torch.device("cpu"))
+ALONE = Group()
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Data parallel training under ``torchrun``: the processes of a training and what they share."""
+"""Several processes that do one piece of work together and exchange what they find, as ``torchrun`` starts them.
+
+Those of :mod:`disk_ops.workers` share work without talking to each other.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,31 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from disk_ops.training.guards import TrainingError
-from disk_ops.training.settings import SettingsError
+from disk_ops.workers import this_worker
 
 T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=6)  # all wait while the first process validates; torchrun notices lost ones by itself
 
 
-class Group(NamedTuple):
-    """This process among those of a training."""
+class DeviceError(Exception):
+    """A device that can't be used. The message goes after the name of the option: ``must be auto, ...``."""
 
-    rank: int
-    size: int
-    device: torch.device
+
+class GroupError(Exception):
+    """Another process couldn't do its part. The message names it and says why."""
+
+
+class Group(NamedTuple):
+    """This process among those that work together."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes logs and checkpoints."""
+        """Whether this process writes the results."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> None:
@@ -66,7 +76,7 @@ class Group(NamedTuple):
             raise error
         failed = [f"process {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
         if failed:
-            raise TrainingError("; ".join(failed))
+            raise GroupError("; ".join(failed))
         return result
 
     def wait(self) -> None:
@@ -81,7 +91,7 @@ class Group(NamedTuple):
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether an error means that another process of the training has ended."""
+    """Whether an error means that another process of the group has ended."""
     if dist.is_available() and isinstance(error, dist.DistError):  # of NCCL
         return True
     text = str(error).lower()
@@ -94,11 +104,15 @@ def join(device: str) -> Group:
     Args:
         device: ``auto`` (CUDA if there is a GPU), ``cpu``, ``cuda``, or a GPU such as ``cuda:1``; of several processes
             on a machine, each takes the GPU of its number.
+
+    Raises:
+        DeviceError: the device can't be used.
+        WorkerError: the environment variables of ``torchrun`` contradict each other.
     """
-    size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = _pick(device, local if size > 1 else None)
-    if size == 1:
-        return Group(0, 1, chosen)
+    worker = this_worker()
+    chosen = _pick(device, worker.local_rank if worker.size > 1 else None)
+    if worker.size == 1:
+        return Group(device=chosen)
     if not dist.is_initialized():
         store, rank, _ = next(rendezvous("env://", timeout=_PATIENCE))
         # Processes that torchrun started again use the store of those before them, and would find their addresses.
@@ -107,7 +121,7 @@ def join(device: str) -> Group:
             "nccl" if chosen.type == "cuda" else "gloo",
             store=dist.PrefixStore(f"attempt {attempt}", store),
             rank=rank,
-            world_size=size,
+            world_size=worker.size,
             timeout=_PATIENCE,
         )
     return Group(dist.get_rank(), dist.get_world_size(), chosen)
@@ -115,21 +129,22 @@ def join(device: str) -> Group:
 
 def _pick(name: str, number: int | None) -> torch.device:
     """The device of that name; with a number, the GPU of that number."""
+    wanted = f"must be auto, cpu, cuda or cuda:NUMBER, got {name!r}"
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(
-            "cuda" if name == "auto" and torch.cuda.is_available() else "cpu" if name == "auto" else name
-        )
+        device = torch.device(name)
     except RuntimeError as error:
-        raise SettingsError(f"compute.device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from error
+        raise DeviceError(wanted) from error
     if device.type not in ("cpu", "cuda"):
-        raise SettingsError(f"compute.device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
+        raise DeviceError(wanted)
     if device.type == "cpu":
         return device
     if number is not None and device.index is not None:
-        raise SettingsError(f"compute.device must be cuda for several processes, got {name!r}")
+        raise DeviceError(f"must be cuda for several processes, got {name!r}")
     index = device.index if number is None else number
     if (index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"compute.device {name} needs GPU {index or 0}; {torch.cuda.device_count()} are here")
+        raise DeviceError(f"{name} needs GPU {index or 0}; {torch.cuda.device_count()} are here")
     device = torch.device("cuda", index or 0)
     torch.cuda.set_device(device)
     return device
