@@ -23,7 +23,6 @@ from typing import Any, Literal
 import cv2
 import numpy as np
 
-from disk_ops.drawing import draw_matches, to_picture
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.homography import (
@@ -37,6 +36,7 @@ from disk_ops.evaluation.homography import (
 )
 from disk_ops.evaluation.homography_sets import HomographySet
 from disk_ops.evaluation.methods import Method
+from disk_ops.evaluation.pictures import picture_matches, picture_of, pictured, spread
 from disk_ops.evaluation.protocol import (
     Cell,
     Item,
@@ -47,6 +47,7 @@ from disk_ops.evaluation.protocol import (
     Table,
     by_method,
     finite,
+    labelled,
     mean,
     share,
 )
@@ -65,9 +66,6 @@ REPEATABILITY_THRESHOLD = 3.0
 CORNER_THRESHOLDS = (1, 3, 5)
 SCORE_LIMIT = 5.0
 _SHOWN = (1, 3, 5, 10)  # thresholds of the MMA in tables
-_CORRECT = 3.0  # pixels, of matches in pictures
-_PICTURES = 3  # pairs
-_GREEN, _RED = (40, 180, 90), (225, 60, 50)
 
 _COLUMNS = (
     *("method", "n", "pairs", "AUC 5"),
@@ -207,17 +205,17 @@ class HomographyProtocol(Protocol):
         """The MMA against the threshold, and the AUC of each set."""
         compared, _ = _comparable(records)
         curves = {
-            f"{method}, {n}": (list(THRESHOLDS), np.mean([record["accuracy"] for record in group], axis=0).tolist())
-            for method, n, group in by_method(compared)
+            label: (list(THRESHOLDS), np.mean([record["accuracy"] for record in group], axis=0).tolist())
+            for label, group in labelled(compared)
         }
         bars: dict[str, tuple[list[Any], list[float]]] = {}
         items = {record["item"] for record in compared}
         short = scene if len({scene(item) for item in items}) == len(items) else str
-        for method, n, group in by_method(compared):
+        for label, group in labelled(compared):
             values: dict[str, list[float]] = {}
             for record in group:
                 values.setdefault(short(record["item"]), []).append(record["auc5"])
-            bars[f"{method}, {n}"] = (list(values), [float(np.mean(each)) for each in values.values()])
+            bars[label] = (list(values), [float(np.mean(each)) for each in values.values()])
         return [
             Plot("Mean matching accuracy", "threshold (px)", "MMA", "lines", curves),
             Plot("AUC 5 px of each set", "", "AUC 5 px", "bars", bars),
@@ -225,17 +223,9 @@ class HomographyProtocol(Protocol):
 
     def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
         """The middle image of up to three sets, with the matches of each method at its largest number of keypoints."""
-        known = {method.name: method for method in methods}
-        items = list(dict.fromkeys(record["item"] for record in records))
-        chosen = [items[int(index)] for index in np.unique(np.linspace(0, len(items) - 1, _PICTURES).astype(int))]
-        for item in chosen if items else ():
-            largest: dict[str, Record] = {}
-            for name, _, group in by_method([record for record in records if record["item"] == item]):
-                middle = group[len(group) // 2]
-                if name in known and middle["n"] >= largest.get(name, middle)["n"]:
-                    largest[name] = middle
-            for name, record in largest.items():
-                yield self._picture(record, known[name])
+        for item in spread(records):
+            for method, group in pictured(records, item, methods):
+                yield self._picture(group[len(group) // 2], method)
 
     def _picture(self, record: Record, method: Method) -> tuple[str, Picture]:
         views = read_views(self.sets[record["item"]], self.max_size)
@@ -243,15 +233,14 @@ class HomographyProtocol(Protocol):
         view = next(view for view in views if view.name == record["image"])
         features1, features2 = (method.extract(each.image, record["n"]) for each in (reference, view))
         matches = Matcher(record["ratio"])(features1, features2)
-        correct = (reprojection_errors(features1, features2, matches, view.homography) <= _CORRECT).numpy()
-        picture = draw_matches(
-            to_picture(reference.image.permute(1, 2, 0).numpy()),
-            to_picture(view.image.permute(1, 2, 0).numpy()),
+        errors = reprojection_errors(features1, features2, matches, view.homography)
+        picture, counts = picture_matches(
+            picture_of(reference.image),
+            picture_of(view.image),
             features1.keypoints[matches[:, 0]].float().numpy(),
             features2.keypoints[matches[:, 1]].float().numpy(),
-            colors=np.where(correct[:, None], _GREEN, _RED).astype(np.uint8),
+            errors.numpy(),
         )
-        counts = f"{int(correct.sum()):,} of {len(correct):,} matches within {_CORRECT:g} px"
         return f"{record['item']}, {view.name}: {method.name}, {record['n']} keypoints, {counts}", picture
 
 

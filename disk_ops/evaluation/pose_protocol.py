@@ -15,25 +15,20 @@ import cv2
 import numpy as np
 import torch
 
-from disk_ops.drawing import draw_matches, to_picture
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.masking import within
 from disk_ops.evaluation.methods import Method
+from disk_ops.evaluation.pictures import picture_matches, picture_of, pictured, spread
 from disk_ops.evaluation.pose import Geometry, RelativePose, estimate_relative_pose, pose_error
 from disk_ops.evaluation.pose_tables import pose_plots, pose_tables, score
 from disk_ops.evaluation.posed.scenes import find_pairs
 from disk_ops.evaluation.posed.selection import Selection
 from disk_ops.evaluation.posed.views import PosedPair, View
-from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, by_method, finite
+from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, finite
 from disk_ops.evaluation.robust import THRESHOLD, check_method
 from disk_ops.training.data.cache import ImageCache
 
-CORRECT = 3.0
-"""Pixels from the true epipolar lines up to which pictures show a match as correct."""
-
 _MEMORY_MB = 512  # of the features of images that were used last
-_PICTURES = 3  # pairs
-_GREEN, _RED = (40, 180, 90), (225, 60, 50)
 
 
 class _Image(NamedTuple):
@@ -135,34 +130,25 @@ class PoseProtocol(Protocol):
 
     def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
         """Matches of up to three pairs by each method, correct ones green, at the largest number of keypoints."""
-        known = {method.name: method for method in methods}
-        items = list(dict.fromkeys(record["item"] for record in records if record["item"] in self.pairs))
-        if not items:
-            return
-        chosen = [items[int(index)] for index in np.unique(np.linspace(0, len(items) - 1, _PICTURES).astype(int))]
-        for item in chosen:
-            largest: dict[str, Record] = {}
-            for name, n, group in by_method([record for record in records if record["item"] == item]):
-                if name in known and n >= largest.get(name, group[0])["n"]:
-                    largest[name] = group[0]
-            for name, record in largest.items():
-                yield self._picture(record, known[name])
+        there = [record for record in records if record["item"] in self.pairs]
+        for item in spread(there):
+            for method, group in pictured(there, item, methods):
+                yield self._picture(group[0], method)
 
     def _picture(self, record: Record, method: Method) -> tuple[str, Picture]:
         pair = self.pairs[record["item"]]
         first, second = (self._image(view, method, record["n"]) for view in pair.views)
         matches = Matcher(record["ratio"])(first.features, second.features).numpy()
-        correct = _epipolar_errors(first, second, matches, pair) <= CORRECT
-        left, right = (view.load(self.max_size).image.permute(1, 2, 0).numpy() for view in pair.views)
-        picture = draw_matches(
-            to_picture(left),
-            to_picture(right),
+        left, right = (picture_of(view.load(self.max_size).image) for view in pair.views)
+        picture, counts = picture_matches(
+            left,
+            right,
             first.keypoints[matches[:, 0]],
             second.keypoints[matches[:, 1]],
-            colors=np.where(correct[:, None], _GREEN, _RED).astype(np.uint8),
+            _epipolar_errors(first, second, matches, pair),
+            "px of the true epipolar lines",
         )
         error = "no pose" if record["error"] is None else f"error {record['error']:.2f}°"
-        counts = f"{int(correct.sum()):,} of {len(correct):,} matches within {CORRECT:g} px of the true epipolar lines"
         return f"{pair.name}: {method.name}, {record['n']} keypoints, {error}, {counts}", picture
 
     def _image(self, view: View, method: Method, n: int) -> _Image:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from disk_ops.evaluation.pose import mean_average_accuracy
-from disk_ops.evaluation.protocol import Cell, Plot, Record, Table, by_method, comparable, finite, mean
+from disk_ops.evaluation.protocol import Cell, Plot, Record, Table, by_method, comparable, finite, labelled, mean
 
 LIMITS = (5, 10, 20)
 """Degrees up to which mAA averages."""
@@ -58,7 +58,7 @@ def pose_plots(records: Sequence[Record]) -> list[Plot]:
     compared, _ = comparable(records)
     degrees = list(range(1, max(LIMITS) + 1))
     curves, scenes, bins = {}, {}, {}
-    for label, group in _labelled(compared):
+    for label, group in labelled(compared):
         errors = np.array(_errors(group))
         curves[label] = (list(degrees), [float((errors < limit).mean()) for limit in degrees])
         scenes[label] = _series(group, _scene)
@@ -108,12 +108,6 @@ def _median(records: Iterable[Record], key: str) -> float | None:
     return finite(float(np.percentile(values, 50, method="lower")))  # no mean of a number and infinity
 
 
-def _labelled(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
-    """The records of each method and number of keypoints, which is named where there are several."""
-    several = len({record["n"] for record in records}) > 1
-    return [(f"{method}, {n}" if several else method, group) for method, n, group in by_method(records)]
-
-
 def _parts(records: Iterable[Record], name: Name, order: bool) -> dict[str, list[Record]]:
     parts: dict[str, list[Record]] = {}
     for record in records:
@@ -128,9 +122,9 @@ def _series(records: Iterable[Record], name: Name, order: bool = False) -> tuple
 
 def _by_part(title: str, heading: str, records: Sequence[Record], name: Name, order: bool = False) -> Table:
     """A row for each part of the pairs, a column for each method."""
-    labelled = [(label, _parts(group, name, order)) for label, group in _labelled(records)]
+    columns = [(label, _parts(group, name, order)) for label, group in labelled(records)]
     rows: list[tuple[Cell, ...]] = []
     for part in _parts(records, name, order):
-        found = [parts.get(part, []) for _, parts in labelled]
+        found = [parts.get(part, []) for _, parts in columns]
         rows.append((part, max(map(len, found)), *(score(group) if group else None for group in found)))
-    return Table(title, (heading, "pairs", *(label for label, _ in labelled)), rows)
+    return Table(title, (heading, "pairs", *(label for label, _ in columns)), rows)

@@ -108,6 +108,15 @@ def by_method(records: Iterable[Record]) -> Iterator[tuple[str, int, list[Record
         yield method, n, group
 
 
+def labelled(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """The records of each method and number of keypoints, by the method's name, and the number where there are several.
+
+    They are in the order in which these first occur.
+    """
+    several = len({record["n"] for record in records}) > 1
+    return [(f"{method}, {n}" if several else method, group) for method, n, group in by_method(records)]
+
+
 def comparable(records: Sequence[Record]) -> tuple[list[Record], int]:
     """The records of the items that all methods and numbers of keypoints have, and how many items some of them lack."""
     groups = [{record["item"] for record in group} for _, _, group in by_method(records)]

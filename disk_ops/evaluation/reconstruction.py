@@ -31,7 +31,7 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.methods import Method
-from disk_ops.evaluation.protocol import Cell, Item, Plot, Protocol, Record, Table, by_method, mean
+from disk_ops.evaluation.protocol import Cell, Item, Plot, Protocol, Record, Table, by_method, labelled, mean
 from disk_ops.evaluation.reconstruction_scenes import Scene, TrueCamera
 from disk_ops.io.images import ImageError, Size, downscale, limited_size, read_image, size_of, to_original, to_rgb_float
 from disk_ops.sfm import (
@@ -266,10 +266,8 @@ def _whole(value: float | None, factor: float) -> float | int | None:
 
 def _bars(records: Sequence[Record], title: str, key: str, factor: float) -> Plot:
     series: dict[str, tuple[list[Any], list[float]]] = {}
-    several = len({record["n"] for record in records}) > 1
-    for method, n, group in by_method(records):
+    for label, group in labelled(records):
         known = [record for record in group if record[key] is not None]
         if known:
-            name = f"{method}, {n}" if several else method
-            series[name] = ([record["item"] for record in known], [record[key] * factor for record in known])
+            series[label] = ([record["item"] for record in known], [record[key] * factor for record in known])
     return Plot(title, "scene", title, "bars", series)

@@ -18,14 +18,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from disk_ops.drawing import draw_matches, to_picture
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Matcher
 from disk_ops.evaluation.homography import View, matching_accuracy, read_views, reprojection_errors
 from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
 from disk_ops.evaluation.masking import within
 from disk_ops.evaluation.methods import Method
-from disk_ops.evaluation.protocol import Cell, Item, Picture, Plot, Protocol, Record, Table, by_method, comparable, mean
+from disk_ops.evaluation.pictures import picture_matches, picture_of, pictured, spread
+from disk_ops.evaluation.protocol import (
+    Cell,
+    Item,
+    Picture,
+    Plot,
+    Protocol,
+    Record,
+    Table,
+    by_method,
+    comparable,
+    labelled,
+    mean,
+)
 from disk_ops.io.images import Size
 from disk_ops.io.inputs import InputError, list_images
 from disk_ops.training.data.warp import warp
@@ -38,7 +50,6 @@ STEP = 15
 _HALF = 0.5  # share of correct matches down to which tables call images matched
 _SHOWN = 7  # angles in tables, at most
 _PICTURED = (0, 45, 90)  # degrees
-_GREEN, _RED = (40, 180, 90), (225, 60, 50)
 Matrix = npt.NDArray[np.float64]
 
 
@@ -169,11 +180,10 @@ class RotationProtocol(Protocol):
     def plots(self, records: Sequence[Record]) -> list[Plot]:
         """The mean share of correct matches against the angle: a line for each method and number of keypoints."""
         compared, _ = comparable(records)
-        several = len({record["n"] for record in compared}) > 1
         series: dict[str, tuple[list[Any], list[float]]] = {}
-        for method, n, group in by_method(compared):
+        for label, group in labelled(compared):
             shares = _shares(group)
-            series[f"{method}, {n}" if several else method] = (list(shares), list(shares.values()))
+            series[label] = (list(shares), list(shares.values()))
         return [Plot("Correct matches under rotation", "angle (°)", "share of correct matches", "lines", series)]
 
     def score(self, records: Sequence[Record]) -> float:
@@ -182,13 +192,10 @@ class RotationProtocol(Protocol):
 
     def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
         """Matches of the first item at up to three angles by each method; correct ones are green."""
-        known = {method.name: method for method in methods}
-        for name, n, group in by_method([record for record in records if record["item"] in self.sets]):
-            first = [record for record in group if record["item"] == group[0]["item"]]
-            largest = max(record["n"] for record in records if record["method"] == name)
-            for record in first if name in known and n == largest else ():
-                if record["angle"] in _PICTURED:
-                    yield self._picture(record, known[name])
+        there = [record for record in records if record["item"] in self.sets]
+        for item in spread(there, 1):
+            for method, group in pictured(there, item, methods):
+                yield from (self._picture(record, method) for record in group if record["angle"] in _PICTURED)
 
     def _picture(self, record: Record, method: Method) -> tuple[str, Picture]:
         first, second = self._views(record["item"])
@@ -196,15 +203,14 @@ class RotationProtocol(Protocol):
         reference = within(method.extract(first.image, record["n"]), None)
         features = within(method.extract(turned.image, record["n"]), turned.mask)
         matches = Matcher(record["ratio"])(reference, features)
-        correct = reprojection_errors(reference, features, matches, turned.homography @ second.homography) <= CORRECT
-        picture = draw_matches(
-            to_picture(first.image.permute(1, 2, 0).numpy()),
-            to_picture(np.where(turned.mask[:, :, None], turned.image.permute(1, 2, 0).numpy(), np.float32(1))),
+        errors = reprojection_errors(reference, features, matches, turned.homography @ second.homography)
+        picture, counts = picture_matches(
+            picture_of(first.image),
+            picture_of(torch.where(torch.from_numpy(turned.mask), turned.image, torch.ones(()))),
             reference.keypoints[matches[:, 0]].float().numpy(),
             features.keypoints[matches[:, 1]].float().numpy(),
-            colors=np.where(correct.numpy()[:, None], _GREEN, _RED).astype(np.uint8),
+            errors.numpy(),
         )
-        counts = f"{int(correct.sum()):,} of {len(correct):,} matches within {CORRECT:g} px"
         return (
             f"{record['item']} turned by {record['angle']:g}°: {method.name}, {record['n']} keypoints, {counts}",
             picture,

@@ -216,8 +216,8 @@ class TestTables:
 
     def test_plots(self) -> None:
         curves, bars = self.protocol.plots([record("v_x", auc=0.2), record("v_x", auc=0.4), record("d/i_y", auc=0.9)])
-        assert curves.series == {"a, 8": (list(range(1, 11)), [pytest.approx(0.5)] * 10)}
-        assert bars.series == {"a, 8": (["v_x", "i_y"], [pytest.approx(0.3), 0.9])}
+        assert curves.series == {"a": (list(range(1, 11)), [pytest.approx(0.5)] * 10)}
+        assert bars.series == {"a": (["v_x", "i_y"], [pytest.approx(0.3), 0.9])}
 
     def test_the_score_falls_with_lost_homographies(self) -> None:
         score = self.protocol.score

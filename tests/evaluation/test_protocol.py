@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from disk_ops.evaluation.protocol import Item, Protocol, by_method, finite, mean, share
+from disk_ops.evaluation.protocol import Item, Protocol, by_method, finite, labelled, mean, share
 
 
 def test_records_are_grouped_by_method_and_number_in_order() -> None:
@@ -57,3 +57,9 @@ def test_a_protocol_needs_items_measures_tables_and_a_score() -> None:
 
     least = Least()
     assert least.plots([]) == [] and list(least.pictures([], [])) == []
+
+
+def test_labels_name_the_number_of_keypoints_where_there_are_several() -> None:
+    one, two = {"method": "a", "n": 8}, {"method": "a", "n": 4}
+    assert labelled([one, one]) == [("a", [one, one])]
+    assert labelled([one, two]) == [("a, 8", [one]), ("a, 4", [two])]
