@@ -126,6 +126,15 @@ class TestConsole:
         assert [int(number) for head in heads for number in re.findall(r"column (\d+)", head)] == list(range(30))
         assert sum(line.startswith("sift") for line in lines) == len(heads) + 1
 
+    def test_the_parts_of_a_wide_table_name_the_number_that_tells_rows_apart(self):
+        columns = ("method", "n", *(f"column {index}" for index in range(30)))
+        table = Table("Wide", columns, [("disk", n, *range(30)) for n in (2048, 8000)])
+        lines = table_text(table).splitlines()
+        heads = sum(line.startswith("method") for line in lines)
+        assert heads > 1 and sum(line.split()[:2] == ["disk", "8,000"] for line in lines) == heads
+        once = table_text(Table("Wide", columns, table.rows[:1])).splitlines()
+        assert sum(line.split()[:2] == ["disk", "2,048"] for line in once) == 1
+
     def test_long_names_and_control_characters(self):
         table = Table("T", ("method", "x"), [("disk:" + "a" * 300, 1), ("b\x1b[31m\n", 2)])
         text = table_text(table)

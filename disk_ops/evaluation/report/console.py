@@ -24,7 +24,7 @@ def print_tables(tables: Iterable[Table], file: TextIO | None = None, width: int
         tables: what to print.
         file: where to; standard output by default.
         width: characters of a line. A wider table is broken into several, each of which begins with its first columns
-            of texts.
+            of texts, and with a number after them if it tells its rows apart.
     """
     for table in tables:
         print(table_text(table, width), file=file or sys.stdout)
@@ -41,7 +41,7 @@ def table_text(table: Table, width: int = WIDTH) -> str:
         texts = [_shortened(row[index].text) + _mark(row[index].best, marks) for row in rows]
         columns.append(_aligned([_shortened(name) + _mark(False, marks), *texts], numeric[index]))
     lines = [_shortened(table.title, width), ""]
-    for block in _blocks([_width(column[0]) for column in columns], _leading(numeric), width):
+    for block in _blocks([_width(column[0]) for column in columns], _leading(table, numeric), width):
         body = [_GAP.join(columns[index][row] for index in block).rstrip() for row in range(len(rows) + 1)]
         rule = _GAP.join("─" * _width(columns[index][0]) for index in block)
         lines += [body[0], rule, *body[1:], ""]
@@ -56,9 +56,12 @@ def _mark(best: bool, marks: bool) -> str:
     return (_BEST if best else _NOT_BEST) if marks else ""
 
 
-def _leading(numeric: list[bool]) -> int:
-    """How many columns of texts a table begins with: what its rows are called."""
-    return next((index for index, is_number in enumerate(numeric) if is_number), len(numeric))
+def _leading(table: Table, numeric: list[bool]) -> int:
+    """How many columns say what rows are of: the texts that begin a table, and a number if that tells them apart."""
+    texts = next((index for index, is_number in enumerate(numeric) if is_number), len(numeric))
+    names = {row[:texts] for row in table.rows}
+    numbered = {row[: texts + 1] for row in table.rows}
+    return texts + 1 if len(names) < len(numbered) == len(table.rows) else texts
 
 
 def _blocks(widths: list[int], leading: int, width: int) -> list[list[int]]:

@@ -28,7 +28,7 @@ h1 { font-size: 1.6em; } h2 { font-size: 1.2em; margin-top: 2.2em; } h3 { font-s
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25em .8em; text-align: left; border-bottom: 1px solid #e3e5e8; white-space: nowrap; }
 th { border-bottom: 2px solid #8a8d91; font-weight: 600; } .number { text-align: right; }
-td.text { max-width: 40em; white-space: normal; overflow-wrap: anywhere; }
+td.text { max-width: 40em; white-space: normal; overflow-wrap: break-word; }
 .note { color: #60646a; font-size: .9em; max-width: 60em; overflow-wrap: anywhere; }
 figure { margin: 1em 0 2em; } img { max-width: 100%; height: auto; } figcaption { color: #60646a; font-size: .9em; }
 """
