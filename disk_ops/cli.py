@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ _DISK_ERRORS = frozenset(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a program and return its exit status."""
     arguments = build_parser().parse_args(argv)
+    arguments.command = shlex.join(["disk-ops", *(sys.argv[1:] if argv is None else argv)])
     for stream in (sys.stdout, sys.stderr):  # file names may hold what the terminal's encoding can't show
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -8,7 +8,6 @@ from pathlib import Path
 from disk_ops.arguments.shared import STATUS, Commands, add_command, add_device
 from disk_ops.arguments.values import (
     count_or_all,
-    number,
     odd,
     positive,
     positive_number,
@@ -104,7 +103,7 @@ def add_ransac(parser: argparse.ArgumentParser) -> None:
         help="magsac (OpenCV), degensac (needs pydegensac), poselib (needs poselib) (default: %(default)s)",
     )
     parser.add_argument(
-        "--ransac-threshold", type=number, default=0.75, metavar="PIXELS", help="(default: %(default)s)"
+        "--ransac-threshold", type=positive_number, default=0.75, metavar="PIXELS", help="(default: %(default)s)"
     )
 
 

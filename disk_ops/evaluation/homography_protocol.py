@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 
 from disk_ops.evaluation.errors import EvaluationError
@@ -51,7 +50,7 @@ from disk_ops.evaluation.protocol import (
     mean,
     share,
 )
-from disk_ops.evaluation.robust import THRESHOLD, check_method, estimate_homography
+from disk_ops.evaluation.robust import THRESHOLD, check_method, estimate_homography, estimator_versions
 
 EXCLUDED_SCENES = frozenset(
     (
@@ -122,7 +121,7 @@ class HomographyProtocol(Protocol):
             "max_size": max_size,
             "ransac": ransac,
             "threshold": threshold,
-            "opencv": cv2.__version__,
+            **estimator_versions(ransac),
         }
 
     def items(self) -> list[Item]:

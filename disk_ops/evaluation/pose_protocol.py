@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import cv2
 import numpy as np
 import torch
 
@@ -25,7 +24,7 @@ from disk_ops.evaluation.posed.scenes import find_pairs
 from disk_ops.evaluation.posed.selection import Selection
 from disk_ops.evaluation.posed.views import PosedPair, View
 from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, finite
-from disk_ops.evaluation.robust import THRESHOLD, check_method
+from disk_ops.evaluation.robust import THRESHOLD, check_method, estimator_versions
 from disk_ops.training.data.cache import ImageCache
 
 _MEMORY_MB = 512  # of the features of images that were used last
@@ -86,7 +85,7 @@ class PoseProtocol(Protocol):
             "ransac": ransac,
             "threshold": threshold,
             "max_size": max_size,
-            "opencv": cv2.__version__,
+            **estimator_versions(ransac),
         }
         self._memory = ImageCache(_MEMORY_MB)
 

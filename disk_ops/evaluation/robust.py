@@ -16,6 +16,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from disk_ops.provenance import installed_versions
+
 METHODS = ("magsac", "degensac", "poselib")
 THRESHOLD = 0.75
 """Pixels: the paper's."""
@@ -53,6 +55,12 @@ def check_method(method: str, essential: bool = False) -> None:
         raise ValueError("degensac estimates no essential matrix: use magsac or poselib, or a fundamental matrix")
     if method in _PACKAGES:
         _package(method)
+
+
+def estimator_versions(method: str) -> dict[str, str]:
+    """The versions of the packages that results of an estimator depend on."""
+    others = [_PACKAGES[method]] if method in _PACKAGES else []
+    return {"opencv": cv2.__version__, **installed_versions(others)}
 
 
 def estimate_homography(

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import cv2
 import torch
 
-import disk_ops
 from disk_ops.evaluation.ablation import Ablation, detections
+from disk_ops.evaluation.environment import describe_environment
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.homography_protocol import HomographyProtocol, without_excluded
 from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
@@ -26,7 +21,7 @@ from disk_ops.evaluation.posed import Selection
 from disk_ops.evaluation.protocol import Item, Protocol, Table
 from disk_ops.evaluation.reconstruction import ReconstructionProtocol
 from disk_ops.evaluation.reconstruction_scenes import find_scenes
-from disk_ops.evaluation.report import print_tables, write_report
+from disk_ops.evaluation.report import print_tables, refuse_other_results, write_report
 from disk_ops.evaluation.robust import check_method
 from disk_ops.evaluation.rotation import RotationProtocol
 from disk_ops.evaluation.runs import CACHE, Choice, Run, split_items
@@ -95,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
             tables,
             task.test.plots(records),
             task.test.pictures(records, methods),
-            _environment(arguments, task.test, methods, group),
+            describe_environment(arguments.command, task.test, methods, ns, arguments.ratio, group.device),
         )
         print(f"{page}: {counted(len(records), 'record')}, {len(failures):,} failed")
         return SOME_FAILED if failures else OK
@@ -119,13 +114,12 @@ def _check(arguments: argparse.Namespace) -> None:
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"-o {folder} can't be written: no permission to write to {parent}")
+    refuse_other_results(folder, arguments.measure if arguments.protocol == "ablation" else arguments.protocol)
     if getattr(arguments, "ransac", None) is not None:
         try:
             check_method(arguments.ransac, essential=getattr(arguments, "geometry", "") == "essential")
         except ValueError as error:
             raise UserError(f"--ransac {arguments.ransac}: {error}") from error
-        if not arguments.ransac_threshold > 0:
-            raise UserError(f"--ransac-threshold must be a positive number, got {arguments.ransac_threshold}")
     if arguments.validation is not None and arguments.ratio != "auto":
         raise UserError("--validation is of use with --ratio auto only")
 
@@ -178,29 +172,6 @@ def _ratio_tables(choices: Mapping[tuple[str, int], Choice]) -> list[Table]:
     ]
     remark = "The score of the validation data with each threshold; the best one is used in the test."
     return [Table("Ratio thresholds", ("method", "n", "chosen", *tried), rows, remark)]
-
-
-def _environment(
-    arguments: argparse.Namespace, protocol: Protocol, methods: Sequence[Method], group: Group
-) -> dict[str, Any]:
-    """How the results came about. No date: equal runs have equal reports."""
-    packages = {"disk_ops": disk_ops.__version__, "torch": torch.__version__, "opencv": cv2.__version__}
-    with contextlib.suppress(PackageNotFoundError):
-        packages["kornia"] = version("kornia")
-    device = str(group.device)
-    if group.device.type == "cuda":
-        device = f"{device} ({torch.cuda.get_device_name(group.device)})"
-    return {
-        "protocol": protocol.name,
-        "settings": protocol.settings,
-        "methods": {method.name: method.fingerprint for method in methods},
-        "n": arguments.n,
-        "ratio": "none" if arguments.ratio is None else arguments.ratio,
-        "packages": packages,
-        "python": platform.python_version(),
-        "platform": f"{sys.platform} {platform.machine()}",
-        "device": device,
-    }
 
 
 # ---------------------------------------------------------------------------------------------------------- protocols

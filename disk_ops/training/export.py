@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +19,7 @@ import disk_ops
 from disk_ops.checkpoint import find_checkpoint, read_state_dict
 from disk_ops.io.inputs import printable
 from disk_ops.io.output import OutputError, check_writable, whole_file
+from disk_ops.provenance import source_commit
 
 _RECORD = "record"
 _SAFETENSORS, _PYTORCH = (".safetensors",), (".pth", ".pt")
@@ -125,7 +125,7 @@ def training_record(
     """
     record = {
         "disk_ops": disk_ops.__version__,
-        "commit": _commit(),
+        "commit": source_commit(),
         "torch": str(torch.__version__),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "steps": steps,
@@ -157,18 +157,3 @@ def _plain(value: Any, name: str) -> Any:
 def _not_finite(values: Tensor) -> str:
     wrong = int((~values.isfinite()).sum())
     return f"NaN or infinity in {wrong} of {values.numel()} places"
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, with + where it was changed since; None where the package is not run from one."""
-    root = Path(disk_ops.__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return None
-    try:
-        commit, changes = (
-            subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True, timeout=10)
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")

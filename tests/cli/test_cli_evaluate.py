@@ -12,6 +12,7 @@ import pytest
 
 from disk_ops.cli import main
 from disk_ops.evaluation.homography_protocol import HomographyProtocol
+from disk_ops.provenance import source_commit
 
 SHIFT = (8, 5)
 FEW = ["--max-size", "160", "--n", "100"]
@@ -67,17 +68,31 @@ class TestResults:
         assert "data:image" in (tmp_path / "out" / "report.html").read_text()
 
     def test_repeated_runs_are_equal_and_take_what_is_there(self, data, tmp_path, monkeypatch) -> None:
-        assert evaluate(data, tmp_path / "out", "--method", "rootsift") == 0
-        first = (tmp_path / "out" / "results.json").read_bytes()
-        assert evaluate(data, tmp_path / "other", "--method", "rootsift") == 0
-        assert (tmp_path / "other" / "results.json").read_bytes() == first
+        found = []
+        for place in ("one", "other"):
+            (tmp_path / place).mkdir()
+            monkeypatch.chdir(tmp_path / place)
+            assert evaluate(data, Path("out"), "--method", "rootsift") == 0
+            found.append(Path("out/results.json").read_bytes())
+        first = found[0]
+        assert found[1] == first
 
         def never(*arguments: object) -> None:
             raise AssertionError("all is in the cache")
 
         monkeypatch.setattr(HomographyProtocol, "evaluate", never)
-        assert evaluate(data, tmp_path / "out", "--method", "rootsift") == 0
-        assert (tmp_path / "out" / "results.json").read_bytes() == first
+        assert evaluate(data, Path("out"), "--method", "rootsift") == 0
+        assert Path("out/results.json").read_bytes() == first
+
+    def test_they_say_how_they_came_about(self, data, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert evaluate(data, Path("out put"), "--method", "sift") == 0
+        told = results(Path("out put"))["environment"]
+        assert told["command"] == (
+            f"disk-ops evaluate homography {data} -o 'out put' --max-size 160 --n 100 --method sift"
+        )
+        assert told["commit"] == source_commit()
+        assert told["packages"]["opencv"] == cv2.__version__ and told["packages"]["numpy"] == np.__version__
 
     def test_disk_on_grey_images_at_two_numbers(self, tmp_path) -> None:
         write_set(tmp_path / "data" / "grey", grey=True)
@@ -133,6 +148,18 @@ class TestTrouble:
         assert evaluate(data, tmp_path / "out", "--method", "sift") == 2
         assert capsys.readouterr().err.endswith("disk-ops evaluate: error: nothing could be evaluated\n")
 
+    @pytest.mark.parametrize("name", ["results.json", "results.csv", "report.html"])
+    def test_files_of_something_else_are_not_replaced(self, name, data, tmp_path, capsys) -> None:
+        (tmp_path / name).write_text('{"mine": 1}')
+        assert evaluate(data, tmp_path, "--method", "sift") == 2
+        assert f"{tmp_path / name} was not made by disk-ops evaluate: use another folder" in capsys.readouterr().err
+        assert (tmp_path / name).read_text() == '{"mine": 1}' and not (tmp_path / "cache").exists()
+
+    def test_results_of_another_protocol_are_not_replaced(self, data, tmp_path, capsys) -> None:
+        assert evaluate(data, tmp_path / "out", "--method", "sift") == 0
+        assert main(["evaluate", "rotation", str(data), "-o", str(tmp_path / "out"), *FEW]) == 2
+        assert "holds the results of disk-ops evaluate homography: use another folder" in capsys.readouterr().err
+
     def test_an_interruption_says_how_to_go_on(self, data, tmp_path, capsys, monkeypatch) -> None:
         original = HomographyProtocol.evaluate
 
@@ -162,7 +189,6 @@ class TestTrouble:
             (["data/v_one", "-o", "out", "--ratio", "auto"], "--ratio auto needs items for validation"),
             (["data", "-o", "out", "--ratio", "auto", "--validation", "data"], "data shares files with the test"),
             (["data", "-o", "out", "--ratio", "auto", "--validation", "gone"], "gone: no such folder"),
-            (["data", "-o", "out", "--ransac-threshold", "0"], "--ransac-threshold must be a positive number"),
         ],
     )
     def test_what_is_impossible_is_said_in_one_line(
@@ -177,7 +203,8 @@ class TestTrouble:
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
-        "arguments", [["--n", "0"], ["--n"], ["--ratio", "2"], ["--ransac", "guess"], ["--method"]]
+        "arguments",
+        [["--n", "0"], ["--n"], ["--ratio", "2"], ["--ransac", "guess"], ["--method"], ["--ransac-threshold", "inf"]],
     )
     def test_wrong_usage(self, arguments, data, tmp_path) -> None:
         with pytest.raises(SystemExit) as raised:

@@ -18,6 +18,9 @@ from disk_ops.evaluation.protocol import Picture, Plot, Record, Table
 from disk_ops.evaluation.report.page import page
 from disk_ops.io.output import OutputError, whole_file
 
+RESULTS, RECORDS, PAGE = "results.json", "results.csv", "report.html"
+"""Names of the files in their folder."""
+
 _FIRST = ("method", "n", "ratio", "item")  # columns of the CSV file that come first
 
 
@@ -63,14 +66,27 @@ def write_report(
         "tables": [asdict(table) for table in tables],
         "records": list(records),
     }
-    with whole_file(folder / "results.json") as file:
+    with whole_file(folder / RESULTS) as file:
         file.write(_bytes(json.dumps(as_json(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"))
-    with whole_file(folder / "results.csv") as file:
+    with whole_file(folder / RECORDS) as file:
         file.write(_bytes(_csv(records)))
-    with whole_file(folder / "report.html") as file:
+    with whole_file(folder / PAGE) as file:
         for part in page(title, tables, plots, pictures, environment or {}):
             file.write(_bytes(part))
-    return folder / "report.html"
+    return folder / PAGE
+
+
+def refuse_other_results(folder: Path, protocol: str) -> None:
+    """Raise `OutputError` if a report of this protocol would replace files of something else."""
+    there = [name for name in (RESULTS, RECORDS, PAGE) if (folder / name).exists()]
+    if not there:
+        return
+    try:
+        found = json.loads((folder / RESULTS).read_bytes())["environment"]["protocol"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise OutputError(f"{folder / there[0]} was not made by disk-ops evaluate: use another folder") from None
+    if found != protocol:
+        raise OutputError(f"{folder} holds the results of disk-ops evaluate {found}: use another folder")
 
 
 def as_json(value: Any) -> Any:
