@@ -80,7 +80,8 @@ def add_protocol(
         "--validation",
         type=Path,
         metavar="DIR",
-        help="data that --ratio auto chooses by (default: a fifth of the data, by a hash of the names)",
+        help="data that --ratio auto chooses by (default: a fifth of the data, by a hash of the names, "
+        "if possible without images of the test)",
     )
     parser.add_argument(
         "--max-size",

@@ -29,7 +29,6 @@ CACHE = "cache"
 CACHE_VERSION = 1  # to be raised when records of equal settings mean something else
 RATIOS: tuple[float | None, ...] = (None, 0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Thresholds of the ratio test that :func:`choose_ratios` tries. Of equally good ones it takes the first."""
-VALIDATION_SHARE = 0.2
 
 Ratios = Mapping[tuple[str, int], float | None]
 """The ratio threshold of each method (by name) and number of keypoints."""
@@ -250,24 +249,6 @@ def run(
 ) -> list[Record]:
     """The records of a protocol: :meth:`Run.records` of all items, with the arguments of :class:`Run`."""
     return Run(protocol, folder, group or Group(), report, quiet).records(methods, ns, ratios)
-
-
-def split_items(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """Divide items into those of validation and those of the test: a fifth, chosen by a hash of the names.
-
-    The same names give the same parts in whichever order they come.
-
-    Raises:
-        EvaluationError: there are fewer than two items.
-    """
-    if len(items) < 2:
-        raise EvaluationError(
-            f"--ratio auto needs items for validation that are not in the test: got {len(items)} in all; "
-            "give others by --validation, or a threshold by --ratio"
-        )
-    ranked = sorted(items, key=lambda item: hashlib.sha256(item.name.encode("utf-8", "surrogateescape")).digest())
-    chosen = {item.name for item in ranked[: max(1, round(VALIDATION_SHARE * len(items)))]}
-    return [item for item in items if item.name in chosen], [item for item in items if item.name not in chosen]
 
 
 def _shares(missing: Sequence[int], units: Sequence[_Unit], size: int) -> list[list[int]]:

@@ -24,7 +24,8 @@ from disk_ops.evaluation.reconstruction_scenes import find_scenes
 from disk_ops.evaluation.report import print_tables, refuse_other_results, write_report
 from disk_ops.evaluation.robust import check_method
 from disk_ops.evaluation.rotation import RotationProtocol
-from disk_ops.evaluation.runs import CACHE, Choice, Run, split_items
+from disk_ops.evaluation.runs import CACHE, Choice, Run
+from disk_ops.evaluation.splitting import split_items
 from disk_ops.group import DeviceError, Group, join
 from disk_ops.programs.common import (
     OK,
@@ -38,6 +39,8 @@ from disk_ops.programs.common import (
     quiet_opencv,
 )
 from disk_ops.workers import this_worker
+
+_NAMED = 5  # items of validation
 
 
 class Task(NamedTuple):
@@ -147,7 +150,9 @@ def _ratios(
     if arguments.ratio != "auto":
         return items, arguments.ratio, {}
     if task.validation is None:
-        validation, items = split_items(items)
+        validation, items, separate = split_items(items)
+        if group.is_main and not separate:
+            note("the data for validation has images of the test: give other data by --validation to keep them apart")
     else:
         validation = task.validation.items()
         tested = {file.resolve() for item in items for file in item.files}
@@ -158,7 +163,9 @@ def _ratios(
     choices = choosing.choose_ratios(methods, ns, validation)
     _add_others(failures, choosing)
     if group.is_main:
-        note(f"ratio thresholds chosen on {', '.join(item.name for item in validation)}, not in the test")
+        names = ", ".join(item.name for item in validation[:_NAMED])
+        more = f" and {len(validation) - _NAMED:,} more" if len(validation) > _NAMED else ""
+        note(f"ratio thresholds chosen on {names}{more}, not in the test")
     return items, {key: choice.ratio for key, choice in choices.items()}, choices
 
 

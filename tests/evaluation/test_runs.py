@@ -16,7 +16,7 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features
 from disk_ops.evaluation.methods import Method
 from disk_ops.evaluation.protocol import Item, Protocol, Record
-from disk_ops.evaluation.runs import CACHE, RATIOS, Run, _shares, _Unit, run, split_items
+from disk_ops.evaluation.runs import CACHE, RATIOS, Run, _shares, _Unit, run
 
 
 class Counting(Protocol):
@@ -174,19 +174,6 @@ class TestRatio:
         protocol = Counting(files)
         with pytest.raises(EvaluationError, match="--ratio auto: no validation item could be evaluated with m, n 8"):
             Run(protocol, tmp_path / "out").choose_ratios([Extracting().method], [8], protocol.items()[:1])
-
-    @pytest.mark.parametrize(("number", "chosen"), [(2, 1), (3, 1), (10, 2), (108, 22)])
-    def test_a_fifth_is_for_validation(self, number, chosen) -> None:
-        items = [Item(f"set{index}", ()) for index in range(number)]
-        validation, test = split_items(items)
-        assert len(validation) == chosen and len(test) == number - chosen
-        assert sorted([*validation, *test], key=items.index) == items
-        other, _ = split_items(items[::-1])
-        assert {item.name for item in other} == {item.name for item in validation}
-
-    def test_one_item_cannot_be_divided(self) -> None:
-        with pytest.raises(EvaluationError, match="got 1 in all; give others by --validation"):
-            split_items([Item("one", ())])
 
 
 def test_processes_share_what_is_missing_and_keep_an_image_together() -> None:
