@@ -9,58 +9,15 @@ across the edge of a cell. Of either the n best by score are used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 
-from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Matcher
-from disk_ops.evaluation.methods import Method, MethodSpec, cell_method, detector_method
+from disk_ops.evaluation.methods import Method, MethodSpec
 from disk_ops.evaluation.protocol import Cell, Item, Picture, Plot, Protocol, Record, Table, by_method, comparable, mean
-from disk_ops.ops.sampling import MOST_CELL
-
-
-@dataclass(frozen=True)
-class Detection:
-    """A way to detect keypoints in a heatmap."""
-
-    kind: Literal["cell", "window"]
-    size: int  # of a grid cell, or of the window of non-maximum suppression, in pixels
-
-    def __str__(self) -> str:
-        """As tables show it."""
-        return f"one per cell {self.size}" if self.kind == "cell" else f"NMS {self.size}"
-
-    def method(self, detector: DISKDetector, name: str) -> Method:
-        """The features that a detector finds in this way."""
-        make = cell_method if self.kind == "cell" else detector_method
-        return make(detector, name, self.size)
-
-
-def detections(cells: Iterable[int], windows: Iterable[int]) -> list[Detection]:
-    """The ways to detect that were asked for, each once.
-
-    Args:
-        cells: sides of grid cells, in pixels.
-        windows: odd widths of windows of non-maximum suppression.
-
-    Raises:
-        EvaluationError: there is none, or a size that can't be.
-    """
-    chosen = [
-        *(Detection("cell", size) for size in dict.fromkeys(cells)),
-        *(Detection("window", size) for size in dict.fromkeys(windows)),
-    ]
-    if not chosen:
-        raise EvaluationError("nothing to compare: neither --cells nor --windows names a size")
-    for detection in chosen:
-        if detection.kind == "cell" and not 1 <= detection.size <= MOST_CELL:
-            raise EvaluationError(f"--cells must be from 1 to {MOST_CELL} pixels, got {detection.size}")
-        if detection.kind == "window" and (detection.size < 1 or detection.size % 2 == 0):
-            raise EvaluationError(f"--windows must be odd, got {detection.size}")
-    return chosen
+from disk_ops.evaluation.variants import Detection, Variants
 
 
 class Ablation(Protocol):
@@ -89,11 +46,11 @@ class Ablation(Protocol):
                 raise EvaluationError(f"--method {spec.name} has no variants: only disk[:CHECKPOINT] has")
         methods = []
         for spec in specs:
-            detector = spec.load_detector(device)
+            variants = Variants(spec.load_detector(device), self.detections)
             for detection in self.detections:
                 name = f"{spec.name}, {detection}"
                 self._variants[name] = (spec.name, str(detection))
-                methods.append(detection.method(detector, name))
+                methods.append(variants.method(detection, name))
         return methods
 
     def items(self) -> list[Item]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from disk_ops._keypoints import find_maxima
 from disk_ops.detector import DISKDetector
 from disk_ops.matching import MutualNearestNeighbor
 from disk_ops.ops import sample_grid
@@ -24,6 +25,9 @@ class Features(NamedTuple):
     descriptors: Tensor  # [N, D]
     scores: Tensor | None = None  # [N]; None where the method has none
 
+
+Reader = Callable[[Tensor], Tensor]
+"""Pixels [1, N, 2] to their descriptors [1, N, D]: see :meth:`disk_ops.DISKDetector.heatmap_and_reader`."""
 
 Extractor = Callable[[Tensor], "Features | tuple[Tensor, Tensor]"]
 """An image [3, H, W] in [0, 1], float32, to its keypoints [N, 2] and descriptors [N, D]."""
@@ -80,13 +84,41 @@ class CellExtractor:
         weight = next(self.detector.parameters())
         with torch.inference_mode():
             heatmap, read = self.detector.heatmap_and_reader(image.to(weight.device, weight.dtype)[None], None)
-            samples = sample_grid(heatmap, self.cell, mode="argmax")
-            keypoints = samples.keypoints[samples.accepted]  # [N, 2]
-            scores = heatmap[0, 0, keypoints[:, 1], keypoints[:, 0]]
-            best = scores.argsort(descending=True, stable=True)[: self.n]
-            descriptors = read(keypoints[best][None])[0]
-        precision = torch.promote_types(heatmap.dtype, torch.float32)
-        return Features(keypoints[best].to(precision).cpu(), descriptors.cpu(), scores[best].cpu())
+            return best_of_cells(heatmap, read, self.n, self.cell)
+
+
+def best_of_cells(
+    heatmap: Tensor,  # [1, 1, H, W]
+    read: Reader,
+    n: int | None,
+    cell: int,
+) -> Features:
+    """The features of :class:`CellExtractor` from the network's maps of an image."""
+    samples = sample_grid(heatmap, cell, mode="argmax")
+    keypoints = samples.keypoints[samples.accepted]  # [N, 2]
+    scores = heatmap[0, 0, keypoints[:, 1], keypoints[:, 0]]
+    best = scores.argsort(descending=True, stable=True)[:n]
+    return _described(keypoints[best], scores[best], read)
+
+
+def best_of_windows(
+    heatmap: Tensor,  # [1, 1, H, W]
+    read: Reader,
+    n: int | None,
+    window_size: int,
+) -> Features:
+    """The features of :class:`DetectorExtractor` from the network's maps of an image."""
+    found = find_maxima(heatmap, n, window_size, score_threshold=0.0, keep=None, border=None)
+    return _described(found.keypoints[found.valid], found.scores[found.valid], read)
+
+
+def _described(
+    keypoints: Tensor,  # [N, 2] int64
+    scores: Tensor,  # [N]
+    read: Reader,
+) -> Features:
+    precision = torch.promote_types(scores.dtype, torch.float32)
+    return Features(keypoints.to(precision).cpu(), read(keypoints[None])[0].cpu(), scores.cpu())
 
 
 class Sift:

@@ -34,11 +34,13 @@ class Method:
         name: as tables show it.
         fingerprint: changes whenever results may: a hash of the weights' values, or the version of what computes.
         function: an image ``[3, H, W]`` and the number of features to its features.
+        family: methods of one family share work on an image, so it is best given to one after the other.
     """
 
     name: str
     fingerprint: str
     function: Callable[[Tensor, int], Features]
+    family: str = ""
 
     def extract(
         self,

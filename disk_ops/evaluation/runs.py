@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,11 @@ class _Unit(NamedTuple):
     def __str__(self) -> str:
         ratio = "" if self.ratio is None else f", ratio {self.ratio:g}"
         return f"{self.item.name} ({self.method.name}, n {self.n}{ratio})"
+
+    @property
+    def family(self) -> tuple[str, int]:
+        """What shares work on an item."""
+        return self.method.family or self.method.name, self.n
 
 
 @dataclass
@@ -174,7 +179,7 @@ class Run:
                 cache.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise EvaluationError(f"{cache} can't be made: {error.strerror or error}") from error
-        own = [units[index] for index in _shares(missing, units, self.group.size)[self.group.rank]]
+        own = _in_families([units[index] for index in _shares(missing, units, self.group.size)[self.group.rank]])
         failed = []
         disable = True if self.quiet or not self.group.is_main else None
         with tqdm(total=len(own), desc=what, unit="item", disable=disable) as progress:
@@ -252,15 +257,25 @@ def run(
 
 
 def _shares(missing: Sequence[int], units: Sequence[_Unit], size: int) -> list[list[int]]:
-    """Divide what is missing between processes. What belongs to the same image and method stays together."""
-    groups: dict[tuple[str, int, str], list[int]] = {}
+    """Divide what is missing between processes. What belongs to the same image and family of methods stays together."""
+    groups: dict[tuple[tuple[str, int], str], list[int]] = {}
     for index in missing:
         unit = units[index]
-        groups.setdefault((unit.method.name, unit.n, unit.item.name), []).append(index)
+        groups.setdefault((unit.family, unit.item.name), []).append(index)
     shares: list[list[int]] = [[] for _ in range(size)]
     for number, group in enumerate(groups.values()):
         shares[number % size] += group
     return shares
+
+
+def _in_families(units: Sequence[_Unit]) -> list[_Unit]:
+    """The units in an order in which a family of methods does an item at a time."""
+    families: dict[tuple[str, int], int] = {}
+    items: dict[str, int] = {}
+    for unit in units:
+        families.setdefault(unit.family, len(families))
+        items.setdefault(unit.item.name, len(items))
+    return sorted(units, key=lambda unit: (families[unit.family], items[unit.item.name]))
 
 
 def _with_memory(units: Sequence[_Unit]) -> Iterator[_Unit]:
@@ -291,7 +306,7 @@ def _remembering(method: Method) -> Method:
             memory[key] = method.extract(image, n)
         return memory[key]
 
-    return Method(method.name, method.fingerprint, extract)
+    return replace(method, function=extract)
 
 
 def _stamp(path: Path) -> list[Any]:

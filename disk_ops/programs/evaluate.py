@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from disk_ops.evaluation.ablation import Ablation, detections
+from disk_ops.evaluation.ablation import Ablation
 from disk_ops.evaluation.environment import describe_environment
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.homography_protocol import HomographyProtocol, without_excluded
@@ -26,6 +26,7 @@ from disk_ops.evaluation.robust import check_method
 from disk_ops.evaluation.rotation import RotationProtocol
 from disk_ops.evaluation.runs import CACHE, Choice, Run
 from disk_ops.evaluation.splitting import split_items
+from disk_ops.evaluation.variants import detections
 from disk_ops.group import DeviceError, Group, join
 from disk_ops.programs.common import (
     OK,
@@ -252,8 +253,9 @@ def _reconstruct(arguments: argparse.Namespace, failures: Failures, group: Group
 
 
 def _ablation(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    chosen = detections(arguments.cells, arguments.windows)
     task = _TASKS[arguments.measure](arguments, failures, group)
-    ablation = Ablation(task.test, detections(arguments.cells, arguments.windows))
+    ablation = Ablation(task.test, chosen)
     return Task(f"Ablation. {task.title}", ablation, task.validation, ablation.methods)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from disk_ops import DISKDetector
-from disk_ops.evaluation.ablation import Ablation, Detection, detections
+from disk_ops import DISKDetector, DISKFeatures
+from disk_ops.evaluation.ablation import Ablation
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Matcher
 from disk_ops.evaluation.methods import Method, cell_method, detector_method, parse_methods
 from disk_ops.evaluation.protocol import Item, Plot, Protocol, Record, Table, by_method
+from disk_ops.evaluation.runs import run
+from disk_ops.evaluation.variants import Detection, Variants, detections
 
 
 class HeatmapOfRed(torch.nn.Module):
@@ -141,6 +143,44 @@ class Counting(Protocol):
 
     def score(self, records: Any) -> float:
         return float(len(records))
+
+
+class TestVariants:
+    DETECTIONS = detections([8, 4], [3, 5])
+
+    def test_features_are_those_of_each_alone(self) -> None:
+        detector, image = DISKDetector.from_pretrained("start"), torch.rand(3, 40, 52)
+        variants = Variants(detector, self.DETECTIONS)
+        for detection in self.DETECTIONS:
+            for n in (5, 10_000):
+                shared = variants.method(detection, "m").extract(image, n)
+                alone = detection.method(detector, "m").extract(image, n)
+                assert len(shared.keypoints) > 0
+                for one, other in zip(shared, alone, strict=True):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_results_kept_of_one_alone_serve_the_shared_one(self, detector: DISKDetector) -> None:
+        for detection in self.DETECTIONS:
+            shared = Variants(detector, self.DETECTIONS).method(detection, "m")
+            assert shared.fingerprint == detection.method(detector, "m").fingerprint
+
+    def test_an_image_passes_the_network_once_for_all(self, detector: DISKDetector, tmp_path: Path) -> None:
+        passes = []
+        detector.unet.register_forward_hook(lambda *_: passes.append(1))
+        variants = Variants(detector, self.DETECTIONS)
+        methods = [variants.method(detection, str(detection)) for detection in self.DETECTIONS]
+        records = run(Counting(), methods, [8, 4], tmp_path)
+        assert len(passes) == 3 * 2, "three images, two numbers of keypoints"
+        order = [(record["method"], record["n"], record["item"]) for record in records]
+        assert order == [(method.name, n, item) for method in methods for n in (8, 4) for item in "abc"]
+
+    def test_an_image_that_is_computed_in_tiles_has_the_features_of_each_alone(self, monkeypatch) -> None:
+        detector, image = DISKDetector.from_pretrained("start"), torch.rand(3, 40, 52)
+        shared = Variants(detector, self.DETECTIONS).method(self.DETECTIONS[2], "m")
+        monkeypatch.setattr("disk_ops.evaluation.variants.limit_for", lambda *_: 10**9)
+        monkeypatch.setattr(detector, "heatmap_and_reader", None)
+        monkeypatch.setattr(detector, "forward", lambda *_, **__: [DISKFeatures(*(torch.ones(1, 2),) * 3)])
+        assert shared.extract(image, 5).keypoints.tolist() == [[1, 1]]
 
 
 class TestTable:
