@@ -297,6 +297,20 @@ def test_a_folder_with_one_photograph_or_none(tmp_path: Path, capsys: pytest.Cap
     assert "no images found in" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("output", [".", "photos"])
+def test_results_beside_the_photographs_or_among_them(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As projects of COLMAP have it: the folder of images lies in that of results."""
+    for seed in range(2):
+        save(tmp_path / "photos" / f"{seed}.png", seed, 90, 120)
+    arguments = ["reconstruct", str(tmp_path / "photos"), "-o", str(tmp_path / output), "--n", "100", "--quiet"]
+    assert main(arguments) == 1
+    assert "features.h5: 2 images" in capsys.readouterr().out
+    assert main([*arguments, "--resume"]) == 1
+    assert "2 done before" in capsys.readouterr().out
+
+
 def test_real_photographs(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
