@@ -31,7 +31,7 @@ class MappingOptions:
 class ModelSummary:
     """Figures of a model, those of the paper's table of ETH's benchmark among them."""
 
-    registered: int  # images with a pose
+    registered: int  # images with a pose, which see landmarks
     landmarks: int  # 3D points
     observations: int
     track_length: float  # observations of a landmark, mean
@@ -52,6 +52,7 @@ def map_incrementally(
 
     Returns:
         The models as ``pycolmap.Reconstruction``, that with most images first; none where no two images fit together.
+        Each of their registered images sees points.
 
     Raises:
         SfmError: COLMAP can't use the database.
@@ -82,12 +83,21 @@ def map_incrementally(
             )
         except (ValueError, RuntimeError) as error:
             raise SfmError(f"{database}: COLMAP can't map it: {error}") from error
+    for model in models.values():
+        _deregister_blind_images(model)
     # Equal sizes in the order of COLMAP, so that the result is always the same.
     return sorted(
-        (models[number] for number in sorted(models)),
+        (models[number] for number in sorted(models) if models[number].num_points3D()),
         key=lambda model: (model.num_reg_images(), model.num_points3D()),
         reverse=True,
     )
+
+
+def _deregister_blind_images(model: Any) -> None:
+    """Take the poses from images that see no point any more, as COLMAP does itself in models of 20 images and more."""
+    for image in list(model.images.values()):
+        if image.has_pose and not image.num_points3D:
+            model.deregister_frame(image.frame_id)
 
 
 def _colmap_options(options: MappingOptions, colors: bool) -> Any:

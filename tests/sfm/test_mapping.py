@@ -134,6 +134,28 @@ def test_two_images_are_enough(scene: SyntheticScene, tmp_path: Path) -> None:
     assert model.num_reg_images() == 2 and model.num_points3D() > 200
 
 
+def test_an_image_that_sees_no_point_is_not_registered(
+    scene: SyntheticScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In models of less than 20 images COLMAP leaves poses whose points it has all filtered out again."""
+    mapping = pycolmap.incremental_mapping
+
+    def filtering(*arguments: Any, **more: Any) -> dict[int, Any]:
+        models = mapping(*arguments, **more)
+        image = models[0].find_image_with_name(scene.names[3])
+        for index, point in enumerate(image.points2D):
+            if point.has_point3D():
+                models[0].delete_observation(image.image_id, index)
+        assert models[0].num_reg_images() == len(scene.names)
+        return models
+
+    monkeypatch.setattr(pycolmap, "incremental_mapping", filtering)
+    database = database_of(scene, tmp_path / "d.db", known(scene))
+    (model,) = models_of(database, MappingOptions(fix_intrinsics=True), tmp_path / "out")
+    assert summarize_model(model).registered == len(scene.names) - 1
+    assert scene.names[3] not in {model.image(number).name for number in model.reg_image_ids()}
+
+
 def test_wrong_matches_give_no_model(scene: SyntheticScene, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     wrong = [
