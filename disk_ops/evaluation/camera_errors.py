@@ -26,6 +26,7 @@ class Similarity(NamedTuple):
 class CameraErrors(NamedTuple):
     """Errors of each camera."""
 
+    aligned: Array  # [N, 3] their positions in the frame of the truth
     positions: Array  # [N] in the units of the truth
     rotations: Array  # [N] degrees
     extent: float  # largest distance of two true cameras
@@ -43,8 +44,8 @@ def camera_errors(
         The errors; None with fewer than ``MINIMUM_CAMERAS`` cameras, or if either ones are all in one place.
     """
     rotations, true_rotations = (np.asarray(matrix, np.float64).reshape(-1, 3, 3) for matrix in (R, true_R))
-    centres = _centres(rotations, np.asarray(t, np.float64).reshape(-1, 3))
-    true_centres = _centres(true_rotations, np.asarray(true_t, np.float64).reshape(-1, 3))
+    centres = camera_centres(rotations, t)
+    true_centres = camera_centres(true_rotations, true_t)
     if len(centres) != len(true_centres):
         raise ValueError(f"R must have as many cameras as true_R ({len(true_centres)}), got {len(centres)}")
     similarity = align(centres, true_centres) if len(centres) >= MINIMUM_CAMERAS else None
@@ -54,7 +55,7 @@ def camera_errors(
     differences = true_rotations @ (rotations @ similarity.rotation.T).transpose(0, 2, 1)
     angles = np.array([rotation_angle(difference) for difference in differences])
     distances = np.linalg.norm(true_centres[:, None] - true_centres[None], axis=-1)
-    return CameraErrors(np.linalg.norm(aligned - true_centres, axis=1), angles, float(distances.max()))
+    return CameraErrors(aligned, np.linalg.norm(aligned - true_centres, axis=1), angles, float(distances.max()))
 
 
 def align(
@@ -76,8 +77,10 @@ def align(
     return Similarity(scale, rotation, target_mean - scale * rotation @ source_mean)
 
 
-def _centres(
-    R: Array,  # [N, 3, 3]
-    t: Array,  # [N, 3]
+def camera_centres(
+    R: npt.ArrayLike,  # [N, 3, 3]
+    t: npt.ArrayLike,  # [N, 3]
 ) -> Array:
-    return np.asarray(-np.einsum("nji,nj->ni", R, t))
+    """Where cameras ``x_cam = R X + t`` are: ``[N, 3]``."""
+    rotations = np.asarray(R, np.float64).reshape(-1, 3, 3)
+    return np.asarray(-np.einsum("nji,nj->ni", rotations, np.asarray(t, np.float64).reshape(-1, 3)))

@@ -45,12 +45,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves, or groups of bars where x are names."""
+    """Curves, groups of bars where x are names, or points of a map, whose axes have one scale."""
 
     title: str
     x_label: str
     y_label: str
-    kind: Literal["lines", "bars"]
+    kind: Literal["lines", "bars", "points"]
     series: dict[str, tuple[list[Any], list[float]]]  # name to x and y
 
 

@@ -9,8 +9,9 @@ Of each scene, all pairs of images are matched, the matches verified and the sce
 
 Where true cameras are known, errors of the registered ones after alignment by a similarity: ``position_median``,
 ``position_max`` in the units of the truth, ``position_median_relative`` and ``position_max_relative`` as parts of
-``extent``, the largest distance of two true cameras, ``rotation_median`` and ``rotation_max`` in degrees. They are None
-where there is no truth, or fewer than three cameras to align.
+``extent``, the largest distance of two true cameras, ``rotation_median`` and ``rotation_max`` in degrees; and
+``camera_positions``, the aligned ones. They are None (or empty) where there is no truth, or fewer than three cameras to
+align. ``pictured`` is the image that reports show, with which of its keypoints became landmarks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.methods import Method
-from disk_ops.evaluation.protocol import Cell, Item, Plot, Protocol, Record, Table, by_method, labelled, mean
+from disk_ops.evaluation.protocol import Cell, Item, Picture, Plot, Protocol, Record, Table, by_method, comparable, mean
+from disk_ops.evaluation.reconstruction_figures import landmark_pictures, pack_flags, reconstruction_plots
 from disk_ops.evaluation.reconstruction_scenes import Scene, TrueCamera
 from disk_ops.io.images import ImageError, Size, downscale, limited_size, read_image, size_of, to_original, to_rgb_float
 from disk_ops.sfm import (
@@ -151,7 +153,8 @@ class ReconstructionProtocol(Protocol):
             "verified_pairs": contents.verified_pairs,
             **_figures(models),
         }
-        return {**record, **_errors(models[0] if models else None, scene.cameras)}
+        best = models[0] if models else None
+        return {**record, **_errors(best, scene.cameras), **_pictured(best, images[len(images) // 2])}
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
         """A table for each scene, and means over all of them if there are several."""
@@ -161,15 +164,21 @@ class ReconstructionProtocol(Protocol):
             for name in names
         ]
         if len(names) > 1:
-            note = f"Means over {len(names)} scenes, of those values that there are. {_NOTE}"
-            tables.append(Table("all scenes", _COLUMNS, _rows(records), note, _BEST))
+            compared, lost = comparable(records)
+            left_out = f" {lost} of {len(names)} scenes, which some method failed on, are left out." if lost else ""
+            number = len(names) - lost
+            means = f"Means over {number} scene{'' if number == 1 else 's'}, of those values that there are."
+            note = f"{means}{left_out} {_NOTE}"
+            tables.append(Table("all scenes", _COLUMNS, _rows(compared), note, _BEST))
         return tables
 
     def plots(self, records: Sequence[Record]) -> list[Plot]:
-        """Bars of each scene: landmarks, track length, and errors of cameras where they are known."""
-        shown = [("landmarks", "landmarks", 1.0), ("track length", "track_length", 1.0)]
-        shown.append(("median position error in % of the scene", "position_median_relative", 100.0))
-        return [plot for title, key, factor in shown if (plot := _bars(records, title, key, factor)).series]
+        """Bars of landmarks, track length, and errors of cameras where they are known, with where these are."""
+        return reconstruction_plots(records, self.scenes)
+
+    def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
+        """The middle image of up to three scenes with the keypoints of each method; those in blue became landmarks."""
+        return landmark_pictures(records, self.scenes, methods, self.max_size)
 
     def score(self, records: Sequence[Record]) -> float:
         """Mean over scenes of the share of registered images times the logarithm of all observations of landmarks."""
@@ -218,8 +227,8 @@ def _figures(models: list[Any]) -> dict[str, Any]:
     return {key: figures[key] for key in ("registered", "landmarks", "track_length", "reprojection_error")}
 
 
-def _errors(model: Any | None, cameras: dict[str, TrueCamera]) -> dict[str, float | None]:
-    """Errors of the registered cameras whose truth is known."""
+def _errors(model: Any | None, cameras: dict[str, TrueCamera]) -> dict[str, Any]:
+    """Errors of the registered cameras whose truth is known, and their positions in its frame."""
     poses = {} if model is None else dict(_poses(model))
     names = [name for name in sorted(poses) if name in cameras]
     errors = camera_errors(
@@ -228,7 +237,7 @@ def _errors(model: Any | None, cameras: dict[str, TrueCamera]) -> dict[str, floa
         [cameras[name].R for name in names],
         [cameras[name].t for name in names],
     )
-    result: dict[str, float | None] = {}
+    result: dict[str, Any] = {}
     for key in ("position", "rotation"):
         values = None if errors is None else getattr(errors, f"{key}s")
         result[f"{key}_median"] = None if values is None else float(np.median(values))
@@ -237,7 +246,21 @@ def _errors(model: Any | None, cameras: dict[str, TrueCamera]) -> dict[str, floa
     for key in ("position_median", "position_max"):
         value = result[key]
         result[f"{key}_relative"] = None if value is None or not extent else value / extent
-    return {**result, "extent": extent}
+    aligned = {} if errors is None else dict(zip(names, errors.aligned.tolist(), strict=True))
+    return {**result, "extent": extent, "camera_positions": aligned}
+
+
+def _pictured(model: Any | None, image: SfmImage) -> dict[str, Any]:
+    """Which keypoints of the image that is shown in reports became landmarks."""
+    flags = np.zeros(len(image.keypoints), np.bool_)
+    found = None if model is None else model.find_image_with_name(image.name)
+    if found is not None and found.has_pose:
+        flags[[index for index, point in enumerate(found.points2D) if point.has_point3D()]] = True
+    return {
+        "pictured": image.name,
+        "pictured_keypoints": len(flags),
+        "pictured_landmarks": pack_flags(flags),
+    }
 
 
 def _poses(model: Any) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
@@ -262,12 +285,3 @@ def _whole(value: float | None, factor: float) -> float | int | None:
         return None
     scaled = value * factor
     return int(scaled) if factor == 1 and scaled.is_integer() else scaled
-
-
-def _bars(records: Sequence[Record], title: str, key: str, factor: float) -> Plot:
-    series: dict[str, tuple[list[Any], list[float]]] = {}
-    for label, group in labelled(records):
-        known = [record for record in group if record[key] is not None]
-        if known:
-            series[label] = ([record["item"] for record in known], [record[key] * factor for record in known])
-    return Plot(title, "scene", title, "bars", series)

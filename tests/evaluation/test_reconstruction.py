@@ -17,6 +17,7 @@ from sfm_scene import SIZE, K, SyntheticScene
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.methods import Method
+from disk_ops.evaluation.reconstruction_figures import pack_flags, unpack_flags
 from disk_ops.evaluation.reconstruction_scenes import find_scenes, read_strecha_camera
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -133,6 +134,7 @@ def record_of(item: str, method: str = "disk", **values: Any) -> dict[str, Any]:
         "position_max_relative": 0.02,
         "rotation_median": 0.3,
         "rotation_max": 0.4,
+        "camera_positions": {},
     }
     return {"method": method, "n": 2048, "item": item, "ratio": None, **defaults, **values}
 
@@ -148,12 +150,51 @@ def test_tables_and_plots(scene: SyntheticScene, tmp_path: Path) -> None:
     assert (first.title, second.title, overall.title) == ("a", "b", "all scenes")
     assert first.columns[:5] == ("method", "n", "images", "registered", "landmarks")
     assert first.rows[0] == ("disk", 2048, 10, 9, 1000, 4, 0.5, 1.0, 2.0, 0.3, 0.4)
+    assert [row[:5] for row in overall.rows] == [("disk", 2048, 10, 9, 1000), ("sift", 2048, 10, 9, 500)]
+    assert (
+        "Means over 1 scene," in overall.note
+        and "1 of 2 scenes, which some method failed on, are left out." in overall.note
+    )
+    overall = protocol.tables([record for record in records if record["method"] == "disk"])[-1]
     assert overall.rows[0][:5] == ("disk", 2048, 10, 9.5, 1500) and overall.rows[0][7] == 1.0
     assert set(first.best) <= set(first.columns) and all(len(row) == len(first.columns) for row in first.rows)
     plots = {plot.title: plot for plot in protocol.plots(records)}
     assert plots["landmarks"].series == {"disk": (["a", "b"], [1000.0, 2000.0]), "sift": (["a"], [500.0])}
     errors = plots["median position error in % of the scene"]
     assert errors.series["disk"] == (["a"], [1.0])
+
+
+def test_cameras_are_drawn_beside_the_truth(scene: SyntheticScene, tmp_path: Path) -> None:
+    protocol = ReconstructionProtocol(find_scenes(tmp_path))
+    (record,) = evaluate(protocol, oracle(scene))
+    truth = {name: -scene.R[name].T @ scene.t[name] for name in scene.names}
+    for name, position in record["camera_positions"].items():
+        np.testing.assert_allclose(position, truth[name], atol=1e-4)
+    cameras = protocol.plots([record])[-1]
+    assert cameras.kind == "points" and cameras.title == "Cameras of scene"
+    assert list(cameras.series) == ["truth", "oracle"]
+    drawn, wanted = (np.array(cameras.series[name]) for name in ("oracle", "truth"))
+    np.testing.assert_allclose(drawn, wanted, atol=1e-4)
+    assert np.ptp(wanted, axis=1)[0] >= np.ptp(wanted, axis=1)[1], "the widest direction lies"
+
+
+def test_keypoints_that_became_landmarks_are_blue(scene: SyntheticScene, tmp_path: Path) -> None:
+    protocol = ReconstructionProtocol(find_scenes(tmp_path))
+    (record,) = evaluate(protocol, oracle(scene))
+    ((title, picture),) = protocol.pictures([record], [oracle(scene)])
+    count = min(N, len(scene.keypoints[scene.names[4]]))
+    landmarks = unpack_flags(record["pictured_landmarks"], count).sum()
+    assert title == f"scene, {scene.names[4]}: oracle, {landmarks} of {count} keypoints became landmarks (blue)"
+    assert 0.9 * count < landmarks <= count
+    assert (picture[..., 2] > picture[..., 0] + 60).any(), "blue"
+    other = Method("oracle", "2", lambda image, n: Features(torch.zeros(1, 2), torch.zeros(1, 8)))
+    assert list(protocol.pictures([record], [other])) == [], "features that are not those of the record"
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 13])
+def test_packed_flags_are_the_same_unpacked(count: int) -> None:
+    flags = np.arange(count) % 3 == 0
+    assert unpack_flags(pack_flags(flags), count).tolist() == flags.tolist()
 
 
 def test_more_images_and_more_observations_score_higher(scene: SyntheticScene, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ class TestPlots:
         assert both != swapped
 
     def test_wrong_plots_are_named(self):
-        with pytest.raises(ValueError, match="plot 'T': kind must be lines or bars, got 'pie'"):
+        with pytest.raises(ValueError, match="plot 'T': kind must be one of lines, bars, points, got 'pie'"):
             plot_svg(Plot("T", "x", "y", "pie", {}))
         with pytest.raises(ValueError, match="plot 'T': series 'a' has 2 x for 1 y"):
             plot_svg(Plot("T", "x", "y", "lines", {"a": ([1, 2], [1])}))

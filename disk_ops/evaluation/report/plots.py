@@ -48,19 +48,18 @@ def plot_svg(plot: Plot) -> bytes:
         mpl.rcParams.update({"svg.hashsalt": "disk_ops", "svg.fonttype": "path", "axes.axisbelow": True})
         figure = Figure(figsize=_size(plot), layout="constrained")
         axes = figure.add_subplot()
-        draw = _draw_lines if plot.kind == "lines" else _draw_bars
-        draw(axes, plot)
+        _DRAW[plot.kind](axes, plot)
         axes.set_title(_plain(plot.title), fontsize=11, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
-        _add_legend(axes, figure, beside=plot.kind == "bars" or len(plot.series) > _INSIDE)
+        _add_legend(axes, figure, beside=plot.kind != "lines" or len(plot.series) > _INSIDE)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
 def _check(plot: Plot) -> None:
-    if plot.kind not in ("lines", "bars"):
-        raise ValueError(f"plot {plot.title!r}: kind must be lines or bars, got {plot.kind!r}")
+    if plot.kind not in _DRAW:
+        raise ValueError(f"plot {plot.title!r}: kind must be one of {', '.join(_DRAW)}, got {plot.kind!r}")
     for name, (x, y) in plot.series.items():
         if len(x) != len(y):
             raise ValueError(f"plot {plot.title!r}: series {name!r} has {len(x)} x for {len(y)} y")
@@ -127,6 +126,28 @@ def _draw_bars(axes: Axes, plot: Plot) -> None:
     (axes.set_xlabel if lying else axes.set_ylabel)(_plain(plot.y_label))
     (axes.set_xlim if lying else axes.set_ylim)(*_from_zero(plot))
     axes.grid(axis="x" if lying else "y", alpha=0.3)
+
+
+def _draw_points(axes: Axes, plot: Plot) -> None:
+    """Hollow markers, each series within those before it, so that points in one place are all seen."""
+    for index, (name, (x, y)) in enumerate(plot.series.items()):
+        axes.plot(
+            [_value(value) for value in x],
+            [_value(value) for value in y],
+            label=_plain(name),
+            color=_COLORS[index % len(_COLORS)],
+            marker=_MARKERS[index % len(_MARKERS)],
+            markersize=max(3, 12 - 3 * index),
+            fillstyle="none",
+            linestyle="none",
+        )
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xlabel(_plain(plot.x_label))
+    axes.set_ylabel(_plain(plot.y_label))
+    axes.grid(alpha=0.3)
+
+
+_DRAW = {"lines": _draw_lines, "bars": _draw_bars, "points": _draw_points}
 
 
 def _add_legend(axes: Axes, figure: Any, beside: bool) -> None:
