@@ -283,6 +283,8 @@ class TestExpectedReward:
             ({"valid1": torch.ones(5) > 0}, ValueError, r"valid1 must have shape \[4\], got \[5\]"),
             ({"valid2": torch.ones(5)}, TypeError, r"valid2 must be of dtype bool, got torch\.float32"),
             ({"inverse_temperature": torch.ones(2)}, ValueError, r"inverse_temperature must be a number .* got \[2\]"),
+            ({"inverse_temperature": torch.tensor(1j)}, TypeError, "inverse_temperature must be real, got .*complex64"),
+            ({"reward": torch.rand(4, 5) + 0j}, TypeError, "reward must be real, got torch.complex64"),
         ],
     )
     def test_exception(self, device, change, error, message):
@@ -294,6 +296,13 @@ class TestExpectedReward:
         } | change
         with pytest.raises(error, match=message):
             expected_reward(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()})
+
+    @pytest.mark.parametrize("op", [match_statistics, mutual_softmax])
+    @pytest.mark.parametrize("name", ["valid1", "valid2"])
+    def test_flags_of_another_device_are_refused(self, device, op, name):
+        desc, valid = torch.rand(4, 8, device=device), torch.ones(4, dtype=torch.bool, device="meta")
+        with pytest.raises(ValueError, match=f"{name} must be on the device of its descriptors"):
+            op(desc, desc, 5.0, **{name: valid})
 
 
 @pytest.mark.parametrize("op", ["distance_matrix", "match_statistics", "_match_sums", "_match_backward"])

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
+
+from disk_ops.ops._derivatives import differentiable_once
 
 LANES = 16  # the kernels take channels in multiples of this
 _Grads = tuple[Tensor | None, ...]
@@ -31,7 +32,7 @@ class BlockActivation(torch.autograd.Function):
         return torch.ops.disk_ops.block_activation(x, skip, norm, slope, resample)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("block_activation")
     def backward(ctx: Any, grad: Tensor) -> _Grads:
         """Carry the gradient back to x, skip and slope."""
         return (*_of_input(ctx, grad, *ctx.saved_tensors), None)
@@ -57,7 +58,7 @@ class ConvBlock(torch.autograd.Function):
         return torch.ops.disk_ops.block_convolution(x, weight, bias, skip, norm, slope, resample)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("conv_block")
     def backward(ctx: Any, grad: Tensor) -> _Grads:
         """Convolve the gradient by the mirrored weights, and carry it back from there."""
         *inputs, weight = ctx.saved_tensors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,3 +27,9 @@ def check_heatmap(
         raise TypeError(f"mask must be of dtype bool, got {mask.dtype}")
     if mask.device != heatmap.device:
         raise ValueError(f"mask must be on the device of heatmap ({heatmap.device}), got {mask.device}")
+
+
+def check_integer(name: str, value: Any) -> None:
+    """Raise for what is no whole number."""
+    if not hasattr(type(value), "__index__") or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__} {value}")

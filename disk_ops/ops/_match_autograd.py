@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from disk_ops.ops._derivatives import Gradients, differentiable_once, no_second_derivative
+
 
 class MutualLogSoftmax(torch.autograd.Function):
     """log P with a backward that computes distances again instead of keeping them."""
@@ -27,7 +29,8 @@ class MutualLogSoftmax(torch.autograd.Function):
         return _hide_(log, valid1, valid2, -torch.inf)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    @differentiable_once("mutual_softmax")
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         desc1, desc2, theta, valid1, valid2, row, column = ctx.saved_tensors
         distance = torch.ops.disk_ops.distance_matrix(desc1, desc2)
         grad = _hide_(grad.clone(), valid1, valid2, 0.0)
@@ -125,7 +128,7 @@ def _backward_match_sums(
     ctx: Any, grad1: Tensor | None, grad2: Tensor | None, grad_probability: Tensor | None
 ) -> tuple[Any, ...]:
     if ctx.has_weights:
-        raise RuntimeError("_match_sums is differentiable without weights only")
+        raise RuntimeError("expected_reward can be differentiated once: its gradient has no gradient")
     nothing = (None,) * _ARGUMENTS
     if grad1 is None and grad2 is None and grad_probability is None:
         return nothing
@@ -159,5 +162,8 @@ torch.library.register_autograd(
 )
 torch.library.register_autograd(
     "disk_ops::match_statistics", _backward_match_statistics, setup_context=_setup_match_statistics
+)
+torch.library.register_autograd(
+    "disk_ops::_match_backward", no_second_derivative("expected_reward or match_statistics")
 )
 torch.library.register_autograd("disk_ops::_match_sums", _backward_match_sums, setup_context=_setup_match_sums)

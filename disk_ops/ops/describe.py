@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from disk_ops.ops._derivatives import no_second_derivative, refuse_tangents
+
 
 def describe(
     activation: Tensor,  # [B, C, H, W]
@@ -46,6 +48,7 @@ def describe(
         >>> torch.allclose(descriptors[0, 1], dense[0, :, 7, 3], atol=1e-6)
         True
     """
+    refuse_tangents("describe", activation, weight, bias)
     activation, weight, bias = _as_autocast((activation, weight, bias))
     _check(activation, weight, bias, keypoints)
     return torch.ops.disk_ops.describe(activation, weight, bias, keypoints)
@@ -106,11 +109,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
     return (*torch.ops.disk_ops._describe_backward(grad, *ctx.saved_tensors), None)
 
 
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-    raise RuntimeError("describe can be differentiated once: its gradient has no gradient")
-
-
 torch.library.register_fake("disk_ops::describe", _fake)
 torch.library.register_fake("disk_ops::_describe_backward", _fake_backward)
 torch.library.register_autograd("disk_ops::describe", _backward, setup_context=_setup_context)
-torch.library.register_autograd("disk_ops::_describe_backward", _no_second_derivative)
+torch.library.register_autograd("disk_ops::_describe_backward", no_second_derivative("describe"))

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from disk_ops.ops._dtypes import DTYPES
+from disk_ops.ops._derivatives import refuse_tangents
+from disk_ops.ops._descriptors import check_descriptors, check_valid
 from disk_ops.ops._match_autograd import MutualLogSoftmax
 
 
@@ -91,7 +92,8 @@ def distance_matrix(
         >>> distance_matrix(torch.eye(2), torch.eye(2))[0, 0]
         tensor(0.)
     """
-    _check_descriptors(desc1, desc2)
+    check_descriptors(desc1, desc2)
+    refuse_tangents("distance_matrix", desc1, desc2)
     if desc1.ndim == 2:
         return torch.ops.disk_ops.distance_matrix(desc1[None], desc2[None])[0]
     return torch.ops.disk_ops.distance_matrix(desc1, desc2)
@@ -116,7 +118,8 @@ def match_statistics(
         >>> row
         tensor([0., 0.])
     """
-    _check_descriptors(desc1, desc2)
+    check_descriptors(desc1, desc2)
+    refuse_tangents("match_statistics", desc1, desc2, inverse_temperature)
     batched, theta = desc1.ndim == 3, _temperature(inverse_temperature, desc1)
     arguments = [_batch(tensor, batched) for tensor in (desc1, desc2)]
     row, column = torch.ops.disk_ops.match_statistics(
@@ -153,7 +156,8 @@ def mutual_softmax(
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    _check_descriptors(desc1, desc2)
+    check_descriptors(desc1, desc2)
+    refuse_tangents("mutual_softmax", desc1, desc2, inverse_temperature)
     batched, theta = desc1.ndim == 3, _temperature(inverse_temperature, desc1)
     log = MutualLogSoftmax.apply(
         _batch(desc1, batched),
@@ -195,7 +199,8 @@ def expected_reward(
         >>> expected_reward(torch.eye(3), torch.eye(3), 1e3, torch.ones(3, 3)).reward1
         tensor([1., 1., 1.])
     """
-    _check_descriptors(desc1, desc2)
+    check_descriptors(desc1, desc2)
+    refuse_tangents("expected_reward", desc1, desc2, inverse_temperature, reward)
     batched, theta = desc1.ndim == 3, _temperature(inverse_temperature, desc1)
     keep1, keep2 = _valid(valid1, desc1, "valid1"), _valid(valid2, desc2, "valid2")
     pair = (_batch(desc1, batched), _batch(desc2, batched), theta, keep1, keep2)
@@ -207,21 +212,6 @@ def expected_reward(
     return result if batched else ExpectedReward(*(field[0] for field in result))
 
 
-def _check_descriptors(desc1: Tensor, desc2: Tensor) -> None:
-    if desc1.ndim not in (2, 3):
-        raise ValueError(f"desc1 must have shape [N, D] or [B, N, D], got {list(desc1.shape)}")
-    if desc1.dtype not in DTYPES:
-        raise TypeError(f"desc1 must be float16, bfloat16, float32 or float64, got {desc1.dtype}")
-    if desc2.ndim != desc1.ndim or desc2.shape[:-2] != desc1.shape[:-2] or desc2.shape[-1] != desc1.shape[-1]:
-        raise ValueError(
-            f"desc2 must have the rank, batch size and dimension of desc1 {list(desc1.shape)}, got {list(desc2.shape)}"
-        )
-    if desc2.dtype != desc1.dtype:
-        raise TypeError(f"desc2 must be of dtype {desc1.dtype} as desc1 is, got {desc2.dtype}")
-    if desc2.device != desc1.device:
-        raise ValueError(f"desc2 must be on the device of desc1 ({desc1.device}), got {desc2.device}")
-
-
 def _temperature(inverse_temperature: Tensor | float, desc: Tensor) -> Tensor:
     dtype = torch.promote_types(desc.dtype, torch.float32)
     if not isinstance(inverse_temperature, Tensor):
@@ -230,6 +220,8 @@ def _temperature(inverse_temperature: Tensor | float, desc: Tensor) -> Tensor:
         raise ValueError(
             f"inverse_temperature must be a number or a tensor of one element, got {list(inverse_temperature.shape)}"
         )
+    if inverse_temperature.is_complex():
+        raise TypeError(f"inverse_temperature must be real, got {inverse_temperature.dtype}")
     return inverse_temperature.reshape(()).to(desc.device, dtype)
 
 
@@ -238,13 +230,8 @@ def _batch(tensor: Tensor, batched: bool) -> Tensor:
 
 
 def _valid(valid: Tensor | None, desc: Tensor, name: str) -> Tensor | None:
-    if valid is None:
-        return None
-    if valid.shape != desc.shape[:-1]:
-        raise ValueError(f"{name} must have shape {list(desc.shape[:-1])}, got {list(valid.shape)}")
-    if valid.dtype != torch.bool:
-        raise TypeError(f"{name} must be of dtype bool, got {valid.dtype}")
-    return _batch(valid, desc.ndim == 3)
+    check_valid(name, valid, desc)
+    return None if valid is None else _batch(valid, desc.ndim == 3)
 
 
 def _count(valid: Tensor | None, desc: Tensor) -> Tensor:
@@ -264,6 +251,8 @@ def _reward_arguments(
             return None
         if tuple(tensor.shape) != (*batch, *shape):
             raise ValueError(f"{name} must have shape {[*batch, *shape]}, got {list(tensor.shape)}")
+        if tensor.is_complex():
+            raise TypeError(f"{name} must be real, got {tensor.dtype}")
         if tensor.device != desc1.device:
             raise ValueError(f"{name} must be on the device of desc1 ({desc1.device}), got {tensor.device}")
         return _batch(tensor.to(dtype), desc1.ndim == 3)

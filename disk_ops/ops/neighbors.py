@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from disk_ops.ops._dtypes import DTYPES
+from disk_ops.ops._derivatives import refuse_tangents
+from disk_ops.ops._descriptors import check_descriptors, check_valid
 
 
 class NearestNeighbors(NamedTuple):
@@ -54,7 +55,10 @@ def nearest_neighbors(
         >>> nearest_neighbors(desc1, desc2).indices1[:, 0].tolist()
         [1, 0, 0]
     """
-    _check(desc1, desc2, valid1, valid2)
+    check_descriptors(desc1, desc2)
+    check_valid("valid1", valid1, desc1)
+    check_valid("valid2", valid2, desc2)
+    refuse_tangents("nearest_neighbors", desc1, desc2)
     if desc1.ndim == 3:
         return NearestNeighbors(*torch.ops.disk_ops.nearest_neighbors(desc1, desc2, valid1, valid2))
     batched = torch.ops.disk_ops.nearest_neighbors(
@@ -64,30 +68,6 @@ def nearest_neighbors(
         None if valid2 is None else valid2[None],
     )
     return NearestNeighbors(*(result[0] for result in batched))
-
-
-def _check(desc1: Tensor, desc2: Tensor, valid1: Tensor | None, valid2: Tensor | None) -> None:
-    if desc1.ndim not in (2, 3):
-        raise ValueError(f"desc1 must have shape [N, D] or [B, N, D], got {list(desc1.shape)}")
-    if desc1.dtype not in DTYPES:
-        raise TypeError(f"desc1 must be float16, bfloat16, float32 or float64, got {desc1.dtype}")
-    if desc2.ndim != desc1.ndim or desc2.shape[:-2] != desc1.shape[:-2] or desc2.shape[-1] != desc1.shape[-1]:
-        raise ValueError(
-            f"desc2 must have the rank, batch size and dimension of desc1 {list(desc1.shape)}, got {list(desc2.shape)}"
-        )
-    if desc2.dtype != desc1.dtype:
-        raise TypeError(f"desc2 must be of dtype {desc1.dtype} as desc1 is, got {desc2.dtype}")
-    if desc2.device != desc1.device:
-        raise ValueError(f"desc2 must be on the device of desc1 ({desc1.device}), got {desc2.device}")
-    for name, valid, desc in (("valid1", valid1, desc1), ("valid2", valid2, desc2)):
-        if valid is None:
-            continue
-        if valid.shape != desc.shape[:-1]:
-            raise ValueError(f"{name} must have shape {list(desc.shape[:-1])}, got {list(valid.shape)}")
-        if valid.dtype != torch.bool:
-            raise TypeError(f"{name} must be of dtype bool, got {valid.dtype}")
-        if valid.device != desc.device:
-            raise ValueError(f"{name} must be on the device of its descriptors ({desc.device}), got {valid.device}")
 
 
 def _fake(

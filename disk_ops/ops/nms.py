@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops._compat import nms_topk_like_kornia, nms_topk_like_official
-from disk_ops.ops._heatmap import check_heatmap
+from disk_ops.ops._derivatives import refuse_tangents
+from disk_ops.ops._heatmap import check_heatmap, check_integer
 
 
 class LocalMaxima(NamedTuple):
@@ -69,11 +70,14 @@ def nms_topk(
     _check(heatmap, n, window_size, border, mask)
     if compat is not None:
         return LocalMaxima(*_compat(heatmap, n, window_size, score_threshold, border, mask, compat))
+    refuse_tangents("nms_topk", heatmap)
     return LocalMaxima(*torch.ops.disk_ops.nms_topk(heatmap, n, window_size, score_threshold, border, mask))
 
 
 def _check(heatmap: Tensor, n: int | None, window_size: int, border: int, mask: Tensor | None) -> None:
     check_heatmap(heatmap, mask)
+    for name, value in (("n", 1 if n is None else n), ("window_size", window_size), ("border", border)):
+        check_integer(name, value)
     if n is not None and n <= 0:
         raise ValueError(f"n must be a positive integer or None, got {n}")
     if window_size <= 0 or window_size % 2 == 0:

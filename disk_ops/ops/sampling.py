@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from disk_ops.ops._heatmap import check_heatmap
+from disk_ops.ops._derivatives import no_second_derivative, refuse_tangents
+from disk_ops.ops._heatmap import check_heatmap, check_integer
 
 MOST_CELL = 64
 _MODES = ("sample", "argmax")
@@ -68,6 +69,7 @@ def sample_grid(
     check_grid(cell, mode)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
+    refuse_tangents("sample_grid", heatmap)
     argmax = mode == "argmax"
     seed = torch.zeros((), dtype=torch.int64) if argmax else _draw_seed(generator)
     return GridSamples(*torch.ops.disk_ops.sample_grid(heatmap, cell, seed, argmax, mask))
@@ -81,8 +83,7 @@ def _draw_seed(generator: torch.Generator | None) -> Tensor:
 
 def check_grid(cell: int, mode: str) -> None:
     """Raise for a cell or mode that :func:`sample_grid` doesn't know."""
-    if not isinstance(cell, int) or isinstance(cell, bool):
-        raise TypeError(f"cell must be an integer, got {type(cell).__name__} {cell}")
+    check_integer("cell", cell)
     if not 1 <= cell <= MOST_CELL:
         raise ValueError(f"cell must be from 1 to {MOST_CELL} pixels, got {cell}")
     if mode not in _MODES:
@@ -123,11 +124,7 @@ def _backward(
     return grad, None, None, None, None
 
 
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-    raise RuntimeError("sample_grid can be differentiated once: its gradient has no gradient")
-
-
 torch.library.register_fake("disk_ops::sample_grid", _fake)
 torch.library.register_fake("disk_ops::_sample_grid_backward", _fake_backward)
 torch.library.register_autograd("disk_ops::sample_grid", _backward, setup_context=_setup_context)
-torch.library.register_autograd("disk_ops::_sample_grid_backward", _no_second_derivative)
+torch.library.register_autograd("disk_ops::_sample_grid_backward", no_second_derivative("sample_grid"))
