@@ -45,11 +45,13 @@ def test_without_data_the_toml_shows_what_each_kind_can_be_told(preset, tmp_path
 
 
 def test_examples_can_be_read(repository):
-    examples = sorted((repository / "python" / "examples").glob("*.toml"))
-    assert examples
-    for path in examples:
-        [source] = read_config(path, ["rgbd:somewhere"]).source
-        assert source.options.path == "somewhere" and source.options.augments
+    folder = repository / "python" / "examples"
+    configs = {path.name: read_config(path, ["rgbd:somewhere", "photos:elsewhere"]) for path in folder.glob("*.toml")}
+    assert set(configs) == {"posed.toml", "fine_tune.toml"}
+    posed, photos = (source.options for source in configs["posed.toml"].source)
+    assert posed.path == "somewhere" and posed.augments and photos.path == "elsewhere"
+    posed, photos = (source.options for source in configs["fine_tune.toml"].source)
+    assert not posed.augments and photos.holdout == 0.2 and configs["fine_tune.toml"].model.init == "start"
 
 
 def test_paper_has_the_schedule_of_the_paper():

@@ -77,7 +77,8 @@ class PhotosSource:
 
     def __init__(self, config: PhotosConfig, frame: Frame, split: Split) -> None:
         self.config, self.frame = config, frame
-        self.name, self.notes = f"photos {config.path}", ()
+        self.name = f"photos {config.path}"
+        self.notes: tuple[str, ...] = ()
         self.files = _split(_list_photos(config.path), config, split)
         self.cache = ImageCache(config.cache_mb)
 
