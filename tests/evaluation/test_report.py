@@ -261,7 +261,7 @@ class TestPlots:
     def needs_matplotlib(self) -> None:
         pytest.importorskip("matplotlib")
 
-    @pytest.mark.parametrize("kind", ["lines", "bars"])
+    @pytest.mark.parametrize("kind", ["lines", "bars", "points"])
     @pytest.mark.parametrize(
         "series",
         [
