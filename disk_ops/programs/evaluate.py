@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     group = _join(arguments.device)
     try:
         failures = Failures()
-        task = _TASKS[arguments.protocol](arguments, failures, group)
+        task = _task(arguments, failures, group)
         methods = (task.variants or _load)(specs, group.device)
         items, ratios, choices = _ratios(arguments, task, methods, ns, group, failures)
         measuring = Run(task.test, folder, group, failures.add, arguments.quiet)
@@ -118,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"-o {folder} can't be written: no permission to write to {parent}")
-    refuse_other_results(folder, arguments.measure if arguments.protocol == "ablation" else arguments.protocol)
+    refuse_other_results(folder, _measured(arguments))
     if getattr(arguments, "ransac", None) is not None:
         try:
             check_method(arguments.ransac, essential=getattr(arguments, "geometry", "") == "essential")
@@ -183,86 +183,85 @@ def _ratio_tables(choices: Mapping[tuple[str, int], Choice]) -> list[Table]:
 
 
 # ---------------------------------------------------------------------------------------------------------- protocols
-def _homography(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
-    def protocol(folder: Path) -> HomographyProtocol:
-        sets = find_homography_sets(folder, report)
-        if not arguments.all_scenes:
-            sets, excluded = without_excluded(sets)
-            if excluded and group.is_main:
-                names = ", ".join(entry.name for entry in excluded)
-                note(f"left out as in the paper (--all-scenes takes them): {names}")
-        return HomographyProtocol(sets, arguments.max_size, arguments.ransac, arguments.ransac_threshold)
+class _Telling(NamedTuple):
+    """What a protocol says while it looks for data; all processes find the same, so one of them tells it."""
 
-    def report(error: SetError) -> None:
-        if group.is_main:  # all find the same
-            failures.add(str(error.path), error.reason)
+    failures: Failures
+    is_main: bool
 
-    validation = None if arguments.validation is None else protocol(arguments.validation)
-    return Task(f"Homographies: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+    def note(self, text: str) -> None:
+        if self.is_main:
+            note(text)
+
+    def failed(self, error: SetError) -> None:
+        if self.is_main:
+            self.failures.add(str(error.path), error.reason)
 
 
-def _pose(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
-    limit = None if arguments.pairs_per_scene == "all" else arguments.pairs_per_scene
-    selection = Selection(limit, arguments.min_covisibility)
+def _task(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
+    is_ablation = arguments.protocol == "ablation"
+    variants = detections(arguments.cells, arguments.windows) if is_ablation else []
+    title, make = _PROTOCOLS[_measured(arguments)]
+    telling = _Telling(failures, group.is_main)
+    validation = None if arguments.validation is None else make(arguments, arguments.validation, telling)
+    test = make(arguments, arguments.data, telling)
+    title = f"{title}: {printable(str(arguments.data))}"
+    if not is_ablation:
+        return Task(title, test, validation)
+    ablation = Ablation(test, variants)
+    return Task(f"Ablation. {title}", ablation, validation, ablation.methods)
 
-    def protocol(path: Path) -> PoseProtocol:
-        made = PoseProtocol(
-            path,
-            arguments.geometry,
-            arguments.ransac,
-            arguments.ransac_threshold,
-            arguments.max_size,
-            selection,
-            arguments.images if path.is_file() else None,
-        )
-        if group.is_main:
-            for each in made.notes:
-                note(each)
-        return made
 
+def _measured(arguments: argparse.Namespace) -> str:
+    """The name of the protocol that measures."""
+    return str(arguments.measure if arguments.protocol == "ablation" else arguments.protocol)
+
+
+def _homography(arguments: argparse.Namespace, folder: Path, telling: _Telling) -> Protocol:
+    sets = find_homography_sets(folder, telling.failed)
+    if not arguments.all_scenes:
+        sets, excluded = without_excluded(sets)
+        if excluded:
+            names = ", ".join(entry.name for entry in excluded)
+            telling.note(f"left out as in the paper (--all-scenes takes them): {names}")
+    return HomographyProtocol(sets, arguments.max_size, arguments.ransac, arguments.ransac_threshold)
+
+
+def _pose(arguments: argparse.Namespace, path: Path, telling: _Telling) -> Protocol:
     if arguments.images is not None and arguments.data.is_dir():
         raise UserError(f"--images is of use with a list of pairs only, {arguments.data} is a folder")
-    validation = None if arguments.validation is None else protocol(arguments.validation)
-    return Task(f"Relative poses: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+    limit = None if arguments.pairs_per_scene == "all" else arguments.pairs_per_scene
+    made = PoseProtocol(
+        path,
+        arguments.geometry,
+        arguments.ransac,
+        arguments.ransac_threshold,
+        arguments.max_size,
+        Selection(limit, arguments.min_covisibility),
+        arguments.images if path.is_file() else None,
+    )
+    for each in made.notes:
+        telling.note(each)
+    return made
 
 
-def _rotation(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
-    def report(error: SetError) -> None:
-        if group.is_main:  # all find the same
-            failures.add(str(error.path), error.reason)
-
-    def protocol(folder: Path) -> RotationProtocol:
-        return RotationProtocol(folder, arguments.step, arguments.max_size, report)
-
-    validation = None if arguments.validation is None else protocol(arguments.validation)
-    return Task(f"Rotation: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+def _rotation(arguments: argparse.Namespace, folder: Path, telling: _Telling) -> Protocol:
+    return RotationProtocol(folder, arguments.step, arguments.max_size, telling.failed)
 
 
-def _reconstruct(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
-    def protocol(folder: Path) -> ReconstructionProtocol:
-        return ReconstructionProtocol(
-            find_scenes(folder),
-            arguments.max_size,
-            arguments.known_intrinsics,
-            arguments.max_error,
-            arguments.single_camera,
-        )
-
-    validation = None if arguments.validation is None else protocol(arguments.validation)
-    return Task(f"Reconstructions: {printable(str(arguments.data))}", protocol(arguments.data), validation)
+def _reconstruct(arguments: argparse.Namespace, folder: Path, telling: _Telling) -> Protocol:
+    return ReconstructionProtocol(
+        find_scenes(folder),
+        arguments.max_size,
+        arguments.known_intrinsics,
+        arguments.max_error,
+        arguments.single_camera,
+    )
 
 
-def _ablation(arguments: argparse.Namespace, failures: Failures, group: Group) -> Task:
-    chosen = detections(arguments.cells, arguments.windows)
-    task = _TASKS[arguments.measure](arguments, failures, group)
-    ablation = Ablation(task.test, chosen)
-    return Task(f"Ablation. {task.title}", ablation, task.validation, ablation.methods)
-
-
-_TASKS: dict[str, Callable[[argparse.Namespace, Failures, Group], Task]] = {
-    "homography": _homography,
-    "pose": _pose,
-    "rotation": _rotation,
-    "reconstruct": _reconstruct,
-    "ablation": _ablation,
+_PROTOCOLS: dict[str, tuple[str, Callable[[argparse.Namespace, Path, _Telling], Protocol]]] = {
+    "homography": ("Homographies", _homography),
+    "pose": ("Relative poses", _pose),
+    "rotation": ("Rotation", _rotation),
+    "reconstruct": ("Reconstructions", _reconstruct),
 }

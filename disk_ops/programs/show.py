@@ -6,7 +6,6 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import h5py
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from disk_ops.drawing import (
     save_picture,
     to_picture,
 )
+from disk_ops.evaluation.robust import estimate_fundamental
 from disk_ops.io import images as image_io
 from disk_ops.io.hdf5 import Features, image_names, open_h5, read_features, read_matches
 from disk_ops.io.images import ImageError
@@ -41,8 +41,6 @@ from disk_ops.programs.common import (
 )
 from disk_ops.programs.extract import Extractor, prepare
 from disk_ops.sfm.landmarks import Model, ModelImage, match_errors
-
-_MIN_MATCHES = 8  # that determine a fundamental matrix
 
 WRONG = 5.0
 """Pixels above which a match is wrong by the model."""
@@ -63,13 +61,8 @@ def epipolar_inliers(
     threshold: float = 1.0,
 ) -> npt.NDArray[np.bool_]:
     """Which matches agree with one fundamental matrix (MAGSAC++) up to ``threshold`` pixels: bool [K]."""
-    if len(points0) < _MIN_MATCHES:
-        return np.zeros(len(points0), dtype=np.bool_)
-    cv2.setRNGSeed(0)
-    _, inliers = cv2.findFundamentalMat(points0, points1, cv2.USAC_MAGSAC, threshold, 0.9999, 20000)
-    if inliers is None:
-        return np.zeros(len(points0), dtype=np.bool_)
-    return np.asarray(inliers).ravel() > 0
+    found = estimate_fundamental(points0, points1, threshold=threshold, iterations=20_000)
+    return np.zeros(len(points0), dtype=np.bool_) if found is None else found.inliers
 
 
 def match(features0: Features, features1: Features, ratio: float | None) -> npt.NDArray[np.int64]:
