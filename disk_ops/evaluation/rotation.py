@@ -187,8 +187,15 @@ class RotationProtocol(Protocol):
         return [Plot("Correct matches under rotation", "angle (°)", "share of correct matches", "lines", series)]
 
     def score(self, records: Sequence[Record]) -> float:
-        """The mean share of correct matches over items and angles."""
-        return mean(record["share"] for record in records) or 0.0
+        """The mean over items and angles of the F-score of correct matches, which falls with wrong and with lost ones.
+
+        Their share alone would be best with the strictest threshold. What could be found are the features of the image
+        that has fewer.
+        """
+        return (
+            mean(2 * record["correct"] / max(1, record["matches"] + min(record["features"])) for record in records)
+            or 0.0
+        )
 
     def pictures(self, records: Sequence[Record], methods: Sequence[Method]) -> Iterator[tuple[str, Picture]]:
         """Matches of the first item at up to three angles by each method; correct ones are green."""

@@ -117,6 +117,11 @@ class TestMeasure:
         assert [record["share"] for record in records] == [1.0] * 9
         assert all(record["matches"] == record["correct"] == COUNT for record in records)
         assert protocol.score(records) == 1.0
+        few = {"features": [100, 80], "matches": 5, "correct": 5}
+        most = {"features": [100, 80], "matches": 60, "correct": 40}
+        assert protocol.score([few]) == pytest.approx(2 * 5 / 85)
+        assert protocol.score([most]) == pytest.approx(2 * 40 / 140), "more than that of few matches, all correct"
+        assert protocol.score([{"features": [0, 0], "matches": 0, "correct": 0}]) == protocol.score([]) == 0
 
     def test_a_blind_method_gets_about_0(self, tmp_path):
         write(tmp_path / "a.png", dots())
