@@ -67,6 +67,21 @@ def run(example: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *arguments: ob
     return example["main"]()
 
 
+def test_photographs_are_read_upright_and_of_any_type(
+    example: dict[str, Any], images: list[torch.Tensor], files: list[Path], tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image").open(files[0])
+    exif = image.getexif()
+    exif[0x0112] = 6  # what is stored has to be turned clockwise
+    image.rotate(90, expand=True).save(tmp_path / "turned.png", exif=exif)
+    torch.testing.assert_close(example["read_photograph"](tmp_path / "turned.png", 1600), images[0])
+    grey = cv2.imread(str(files[0]), cv2.IMREAD_GRAYSCALE)
+    cv2.imwrite(str(tmp_path / "grey.png"), grey.astype(np.uint16) * 257)
+    read = example["read_photograph"](tmp_path / "grey.png", 1600)
+    torch.testing.assert_close(read, torch.from_numpy(grey / np.float32(255)).expand(3, -1, -1))
+    assert example["read_photograph"](files[0], 240).shape == (3, 240, 220)
+
+
 def test_homographies_are_right_to_a_pixel(homographies: list[np.ndarray], truth: list[np.ndarray]) -> None:
     np.testing.assert_allclose(homographies[1] / homographies[1][2, 2], np.eye(3), atol=1e-9)
     for matrix, to_view, ((width, height), _) in zip(homographies, truth, VIEWS, strict=True):
