@@ -114,7 +114,8 @@ def _add_homography(protocols: Commands[argparse.ArgumentParser]) -> None:
         "homography",
         "matching accuracy, repeatability and homographies on HPatches and the like",
         "DIR holds sets in the layouts of Oxford affine (img1.*, H1to2p), HPatches (1.*, H_1_2), EVD (1/, 2/, h/) or "
-        "homogr (NAMEA.*, NAMEB.*, NAME_vpts.mat or NAME_H.txt), at any depth.",
+        "homogr (NAMEA.*, NAMEB.*, NAME_vpts.mat or NAME_H.txt), at any depth. The paper uses images in full size "
+        "(--max-size 0).",
     )
     _add_homography_data(parser)
 

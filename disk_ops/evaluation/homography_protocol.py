@@ -45,10 +45,13 @@ from disk_ops.evaluation.protocol import (
     Record,
     Table,
     by_method,
+    comparable,
     finite,
     labelled,
+    left_out,
     mean,
     share,
+    size_limit_text,
 )
 from disk_ops.evaluation.robust import THRESHOLD, check_method, estimate_homography, estimator_versions
 
@@ -181,8 +184,10 @@ class HomographyProtocol(Protocol):
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
         """Means over all pairs, over those of one kind of change, over collections, and over sets."""
-        compared, left_out = _comparable(records)
-        note = f"{_NOTE} {left_out}".strip()
+        compared, lost = comparable(records)
+        size = size_limit_text(self.max_size)
+        how = f"Errors in pixels of {size}; homographies by {self.ransac} with {self.threshold:g} pixels."
+        note = f"{how} {_NOTE}{left_out(lost, 'sets')}"
         tables = [Table("All pairs", _COLUMNS, _rows(compared), note, _BEST)]
         parts: tuple[tuple[str, Callable[[Record], str | None]], ...] = (
             ("change", lambda record: record["kind"]),
@@ -202,7 +207,7 @@ class HomographyProtocol(Protocol):
 
     def plots(self, records: Sequence[Record]) -> list[Plot]:
         """The MMA against the threshold, and the AUC of each set."""
-        compared, _ = _comparable(records)
+        compared, _ = comparable(records)
         curves = {
             label: (list(THRESHOLDS), np.mean([record["accuracy"] for record in group], axis=0).tolist())
             for label, group in labelled(compared)
@@ -254,17 +259,6 @@ def without_excluded(sets: Sequence[HomographySet]) -> tuple[list[HomographySet]
         names = ", ".join(entry.name for entry in sets)
         raise EvaluationError(f"all sets are among those that the paper leaves out ({names}): use --all-scenes")
     return kept, [entry for entry in sets if scene(entry.name) in EXCLUDED_SCENES]
-
-
-def _comparable(records: Sequence[Record]) -> tuple[list[Record], str]:
-    """The records of those pairs that all methods have, and a remark on the others."""
-    groups = [{(record["item"], record["image"]) for record in group} for _, _, group in by_method(records)]
-    common = set.intersection(*groups) if groups else set()
-    everything = set().union(*groups)
-    lost = len(everything) - len(common)
-    compared = [record for record in records if (record["item"], record["image"]) in common]
-    remark = f"Left out for all methods, because one failed on them: {lost} of {len(everything)} pairs."
-    return compared, remark if lost else ""
 
 
 def _rows(records: Sequence[Record]) -> list[tuple[Cell, ...]]:

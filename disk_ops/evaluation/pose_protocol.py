@@ -23,7 +23,7 @@ from disk_ops.evaluation.pose_tables import pose_plots, pose_tables, score
 from disk_ops.evaluation.posed.scenes import find_pairs
 from disk_ops.evaluation.posed.selection import Selection
 from disk_ops.evaluation.posed.views import PosedPair, View
-from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, finite
+from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, finite, size_limit_text
 from disk_ops.evaluation.robust import THRESHOLD, check_method, estimator_versions
 from disk_ops.training.data.cache import ImageCache
 
@@ -115,7 +115,7 @@ class PoseProtocol(Protocol):
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
         """Over all pairs; by scene if there are several; by covisibility where it is known."""
-        size = "images in full size" if self.max_size is None else f"images of at most {self.max_size} pixels"
+        size = size_limit_text(self.max_size)
         how = f"Pose from the {self.geometry} matrix by {self.ransac} with {self.threshold:g} pixels, {size}."
         return pose_tables(records, f"{how} Pairs: {self.chosen}.")
 

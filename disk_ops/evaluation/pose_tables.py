@@ -9,7 +9,18 @@ from typing import Literal
 import numpy as np
 
 from disk_ops.evaluation.pose import mean_average_accuracy
-from disk_ops.evaluation.protocol import Cell, Plot, Record, Table, by_method, comparable, finite, labelled, mean
+from disk_ops.evaluation.protocol import (
+    Cell,
+    Plot,
+    Record,
+    Table,
+    by_method,
+    comparable,
+    finite,
+    labelled,
+    left_out,
+    mean,
+)
 
 LIMITS = (5, 10, 20)
 """Degrees up to which mAA averages."""
@@ -43,9 +54,8 @@ def pose_tables(records: Sequence[Record], how: str) -> list[Table]:
         how: what a reader must know of how they came about.
     """
     compared, lost = comparable(records)
-    left_out = f" {lost} pairs, which some method failed on, are left out for all." if lost else ""
     rows = [_row(method, n, group) for method, n, group in by_method(compared)]
-    tables = [Table("Relative pose", _COLUMNS, rows, f"{how} {_NOTE}{left_out}", _BEST)]
+    tables = [Table("Relative pose", _COLUMNS, rows, f"{how} {_NOTE}{left_out(lost, 'pairs')}", _BEST)]
     if len({record["scene"] for record in compared}) > 1:
         tables.append(_by_part("mAA(10°) by scene", "scene", compared, _scene))
     if any(record["covisibility"] is not None for record in compared):

@@ -124,6 +124,16 @@ def comparable(records: Sequence[Record]) -> tuple[list[Record], int]:
     return [record for record in records if record["item"] in common], len(set().union(*groups)) - len(common)
 
 
+def left_out(lost: int, noun: str) -> str:
+    """What tables of comparable records say of the items that aren't among them; empty if all are."""
+    return f" Left out for all methods, as one failed on them: {lost} of the {noun}." if lost else ""
+
+
+def size_limit_text(max_size: int | None) -> str:
+    """In which size images are used, in words."""
+    return "images in full size" if max_size is None else f"images of at most {max_size} pixels"
+
+
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the values that there are; None if there is none."""
     known = [value for value in values if value is not None]

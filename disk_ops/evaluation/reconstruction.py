@@ -32,7 +32,19 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
 from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.methods import Method
-from disk_ops.evaluation.protocol import Cell, Item, Picture, Plot, Protocol, Record, Table, by_method, comparable, mean
+from disk_ops.evaluation.protocol import (
+    Cell,
+    Item,
+    Picture,
+    Plot,
+    Protocol,
+    Record,
+    Table,
+    by_method,
+    comparable,
+    left_out,
+    mean,
+)
 from disk_ops.evaluation.reconstruction_figures import landmark_pictures, pack_flags, reconstruction_plots
 from disk_ops.evaluation.reconstruction_scenes import Scene, TrueCamera
 from disk_ops.io.images import ImageError, Size, downscale, limited_size, read_image, size_of, to_original, to_rgb_float
@@ -165,10 +177,7 @@ class ReconstructionProtocol(Protocol):
         ]
         if len(names) > 1:
             compared, lost = comparable(records)
-            left_out = f" {lost} of {len(names)} scenes, which some method failed on, are left out." if lost else ""
-            number = len(names) - lost
-            means = f"Means over {number} scene{'' if number == 1 else 's'}, of those values that there are."
-            note = f"{means}{left_out} {_NOTE}"
+            note = f"Means over the scenes, of those values that there are.{left_out(lost, 'scenes')} {_NOTE}"
             tables.append(Table("all scenes", _COLUMNS, _rows(compared), note, _BEST))
         return tables
 

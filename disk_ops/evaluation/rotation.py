@@ -36,6 +36,7 @@ from disk_ops.evaluation.protocol import (
     by_method,
     comparable,
     labelled,
+    left_out,
     mean,
 )
 from disk_ops.io.images import Size
@@ -173,7 +174,7 @@ class RotationProtocol(Protocol):
             f"Share of correct matches (within {CORRECT:g} pixels) of each image with {what}, turned in its plane; "
             "means over the items. Half up to: the largest angle up to which at least half of the matches are correct."
         )
-        note += f" {lost} items, which some method failed on, are left out for all." if lost else ""
+        note += left_out(lost, "items")
         best = dict.fromkeys(("mean", *columns[4:-1]), "max")
         return [Table("Rotation", columns, rows, note, best)]  # type: ignore[arg-type]
 

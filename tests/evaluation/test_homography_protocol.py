@@ -209,7 +209,7 @@ class TestTables:
         records = [record("x", "a", 0.2), record("y", "a", 0.8), record("x", "b", 0.3)]
         overall = self.protocol.tables(records)[0]
         assert [(row[0], row[2], row[3]) for row in overall.rows] == [("a", 1, 0.2), ("b", 1, 0.3)]
-        assert overall.note.endswith("Left out for all methods, because one failed on them: 1 of 2 pairs.")
+        assert overall.note.endswith("Left out for all methods, as one failed on them: 1 of the sets.")
 
     def test_nothing_gives_empty_tables(self) -> None:
         assert [table.rows for table in self.protocol.tables([])] == [[]]
