@@ -355,6 +355,12 @@ def test_masks_and_outputs_among_the_images_are_left_out(tmp_path: Path) -> None
     assert names(tmp_path, exclude=(tmp_path / "masks", tmp_path / "out.png")) == ["a.jpg"]
 
 
+def test_a_folder_that_is_left_out_is_one_in_what_was_given(tmp_path: Path) -> None:
+    """Results or masks may lie around the images, or beside them in the same folder."""
+    make(tmp_path, "images/a.jpg")
+    assert names(tmp_path / "images", exclude=(tmp_path, tmp_path / "images")) == ["a.jpg"]
+
+
 def test_wrong_inputs_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such file or folder: nowhere, .*gone\.jpg"):
         list_images([Path("nowhere"), tmp_path / "gone.jpg"])

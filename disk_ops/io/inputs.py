@@ -98,6 +98,7 @@ def _make_source(argument: Path, excluded: set[Path], notes: list[str]) -> _Sour
     if not path.is_dir():
         return _Source(argument, path.parent, [path])
     files, others = [], 0
+    excluded = {place for place in excluded if path in place.parents}
     for file in walk_files(path):
         if file.name.startswith(".") or not excluded.isdisjoint((file, *file.parents)):
             continue

@@ -161,6 +161,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(output)
     if arguments.mask_dir is not None and not arguments.mask_dir.is_dir():
         raise UserError(f"--mask-dir {arguments.mask_dir} is not a folder")
+    if arguments.mask_dir is not None and arguments.mask_dir.resolve() in [path.resolve() for path in arguments.images]:
+        raise UserError(f"--mask-dir {arguments.mask_dir} is the folder of the images: masks need one of their own")
     others = getattr(arguments, "exclude", ())
     exclude = [output, part_of(output), shards_folder(output), *filter(None, [arguments.mask_dir]), *others]
     found = list_images(arguments.images, exclude)

@@ -127,7 +127,7 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
         print(f"{features}: given")
     else:
         before = _sources(features)
-        own = {"images": [arguments.images], "output": features, "exclude": _inside(folder, arguments.images)}
+        own = {"images": [arguments.images], "output": features, "exclude": [folder]}
         status |= extract.run(argparse.Namespace(**{**shared, **own}))
         if not features.exists():
             raise UserError(f"none of the images in {arguments.images} could be used")
@@ -144,11 +144,6 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
         if not matches.exists():
             raise UserError("none of the pairs could be matched")
     return features, matches, status != OK
-
-
-def _inside(folder: Path, images: Path) -> list[Path]:
-    """The folder of results if it lies among the images: what it holds, such as figures, is none of them."""
-    return [folder] if images.resolve() in folder.resolve().parents else []
 
 
 def _sources(features: Path) -> dict[str, int | None]:

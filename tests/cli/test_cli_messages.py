@@ -26,6 +26,7 @@ from disk_ops.programs import extract as extract_program
         (["extract", "a.png", "-o", "f.h5", "--weights", "a.png"], "--weights a.png: "),
         (["extract", "a.png", "-o", "f.h5", "--device", "abc"], "--device abc can't be used"),
         (["extract", "a.png", "-o", "f.h5", "--mask-dir", "gone"], "--mask-dir gone is not a folder"),
+        (["extract", ".", "-o", "f.h5", "--mask-dir", "."], "--mask-dir . is the folder of the images: masks need one"),
         (["match", "gone.h5", "-o", "m.h5"], "gone.h5: no such file"),
         (["match", "a.png", "-o", "m.h5"], "a.png: not an HDF5 file"),
         (["match", "empty", "-o", "m.h5"], "empty is a folder"),

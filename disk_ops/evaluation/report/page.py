@@ -22,7 +22,7 @@ _QUALITY = 85  # of JPEG
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.45 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: #1c1e21; background: #fff;
-  max-width: 1080px; margin: 2em auto; padding: 0 1em; }
+  max-width: 1240px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; } h2 { font-size: 1.2em; margin-top: 2.2em; } h3 { font-size: 1em; margin: 1.6em 0 .4em; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
