@@ -186,6 +186,7 @@ def _disk(file: str) -> KorniaModel:
 
 def _keynet(weights: Weights, device: torch.device) -> tuple[nn.Module, Extract]:
     import kornia.feature as KF
+    from kornia.color import rgb_to_grayscale
 
     orientation, shape, hardnet = KF.OriNet(False), KF.LAFAffNetShapeEstimator(False, False), KF.HardNet(False)
     orienter = KF.LAFOrienter(angle_detector=orientation)
@@ -200,7 +201,7 @@ def _keynet(weights: Weights, device: torch.device) -> tuple[nn.Module, Extract]
 
     def extract(image: Tensor, n: int) -> Features:
         detector.num_features = n
-        grey = image[None].mean(1, keepdim=True)
+        grey = rgb_to_grayscale(image[None])  # as the descriptor makes it
         lafs, responses, descriptors = model(grey)
         filled = responses[0] > 0  # the other slots are padding
         return Features(KF.get_laf_center(lafs)[0][filled], descriptors[0][filled], responses[0][filled])

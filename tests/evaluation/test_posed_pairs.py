@@ -128,6 +128,8 @@ class TestScenes:
         write_cameras(tmp_path, 1)
         with pytest.raises(EvaluationError, match="two images with known poses are needed, got 1"):
             find_pairs(tmp_path)
+        with pytest.raises(EvaluationError, match=r"cameras.json is not a list of pairs: give the folder of the scene"):
+            find_pairs(tmp_path / "cameras.json")
         with pytest.raises(EvaluationError, match="can be given with a list of pairs only"):
             find_pairs(tmp_path, images=tmp_path)
 

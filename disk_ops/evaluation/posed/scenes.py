@@ -53,6 +53,8 @@ def find_pairs(
     Raises:
         EvaluationError: there is nothing, or a file of a scene can't be used.
     """
+    if path.name == "cameras.json" and path.is_file():
+        raise EvaluationError(f"{path} is not a list of pairs: give the folder of the scene, {path.parent}")
     if path.is_file():
         return read_pair_list(path, images), []
     if not path.is_dir():
