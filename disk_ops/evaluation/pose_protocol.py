@@ -25,7 +25,7 @@ from disk_ops.evaluation.posed.selection import Selection
 from disk_ops.evaluation.posed.views import PosedPair, View
 from disk_ops.evaluation.protocol import Item, Picture, Plot, Protocol, Record, Table, finite, size_limit_text
 from disk_ops.evaluation.robust import THRESHOLD, check_method, estimator_versions
-from disk_ops.training.data.cache import ImageCache
+from disk_ops.io.cache import ImageCache
 
 _MEMORY_MB = 512  # of the features of images that were used last
 

@@ -15,9 +15,9 @@ from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, best_of_cells, best_of_windows
 from disk_ops.evaluation.methods import Method, cell_method, detector_method
+from disk_ops.io.cache import ImageCache
 from disk_ops.ops.sampling import MOST_CELL
 from disk_ops.tiled.memory import limit_for
-from disk_ops.training.data.cache import ImageCache
 
 _MEMORY_MB = 512  # of the features of images that were used last
 

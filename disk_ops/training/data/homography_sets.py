@@ -11,8 +11,8 @@ import torch
 
 from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
+from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import Size, downscale, size_of, to_rgb_float
-from disk_ops.training.data.cache import ImageCache
 from disk_ops.training.data.sample import DataError, Frame, Sample, SampleError, Split
 from disk_ops.training.settings import setting
 

@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import torch
 
+from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import ImageError, Pixels, downscale, limited_size, read_image, size_of
 from disk_ops.io.inputs import ImageFile, InputError, list_images
-from disk_ops.training.data.cache import ImageCache
 from disk_ops.training.data.photometric import PhotometricConfig, degrade
 from disk_ops.training.data.sample import DataError, Frame, Sample, SampleError, Split
 from disk_ops.training.data.warp import WarpConfig, random_homographies, warp

@@ -12,9 +12,9 @@ import cv2
 import numpy as np
 import torch
 
+from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import ImageError, Pixels, Size, read_image, size_of
 from disk_ops.training.data.augment import AugmentConfig, augmented
-from disk_ops.training.data.cache import ImageCache
 from disk_ops.training.data.covisibility import Scene
 from disk_ops.training.data.framing import NO_DEPTH, PosedImage, cropped
 from disk_ops.training.data.sample import Frame, Sample, SampleError, Split

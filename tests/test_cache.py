@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from disk_ops.training.data.cache import ImageCache
+from disk_ops.io.cache import ImageCache
 
 
 def megabyte(value: int = 0) -> np.ndarray:
