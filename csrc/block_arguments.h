@@ -1,6 +1,7 @@
 // What the ops on blocks of the U-Net accept. Each message names the argument and what came.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -10,7 +11,7 @@ namespace disk_ops {
 
 // What the kernels of a device compute with.
 enum class BlockTypes {
-  kFloat,  // float32 on the CPU
+  kFloat,  // float32 on the CPU: gradients
   kHalf,   // any one of float32, float16 and bfloat16, with norms in float32
 };
 
@@ -45,7 +46,7 @@ inline void check_block(const at::Tensor& x,                    // [B, C1, h, w]
                         const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
                         const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                         const std::optional<at::Tensor>& slope,  // [C1 + C2]
-                        std::string_view resample, BlockTypes types = BlockTypes::kFloat) {
+                        std::string_view resample, BlockTypes types = BlockTypes::kHalf) {
   TORCH_CHECK_VALUE(resample == "none" || resample == "pool" || resample == "up",
                     "resample must be 'none', 'pool' or 'up', got '", resample, "'");
   TORCH_CHECK(x.dim() == 4, "x must have shape [B, C, H, W], got ", x.sizes());
@@ -75,15 +76,15 @@ inline void check_block_weight(const at::Tensor& x,                    // [B, C1
                                const std::optional<at::Tensor>& skip,   // [B, C2, H, W]
                                const at::Tensor& weight,               // [K, C1 + C2, 5, 5]
                                const at::Tensor& bias,                 // [K]
-                               BlockTypes types = BlockTypes::kFloat) {
+                               int64_t multiple) {  // of which there must be outputs, unless there is one
   const int64_t channels = block_channels(x, skip);
-  check_block_type(weight, "weight", x, types);
-  check_block_type(bias, "bias", x, types);
+  check_block_type(weight, "weight", x, BlockTypes::kHalf);
+  check_block_type(bias, "bias", x, BlockTypes::kHalf);
   const bool fits = weight.dim() == 4 && weight.size(1) == channels && weight.size(2) == 5 && weight.size(3) == 5;
-  const bool whole = weight.dim() == 4 && (weight.size(0) == 1 || weight.size(0) % 16 == 0);
-  TORCH_CHECK(fits && weight.size(0) > 0 && (whole || types == BlockTypes::kHalf), "weight must have shape [K, ",
-              channels, ", 5, 5]", types == BlockTypes::kHalf ? "" : " with K = 1 or a multiple of 16", ", got ",
-              weight.sizes());
+  const bool whole = weight.dim() == 4 && (weight.size(0) == 1 || weight.size(0) % multiple == 0);
+  TORCH_CHECK(fits && whole && weight.size(0) > 0, "weight must have shape [K, ", channels, ", 5, 5]",
+              multiple == 1 ? "" : " with K = 1 or a multiple of ", multiple == 1 ? "" : std::to_string(multiple),
+              ", got ", weight.sizes());
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), "bias must have shape [", weight.size(0), "], got ",
               bias.sizes());
 }

@@ -1,6 +1,11 @@
-"""The twins of the block ops; see :mod:`disk_ops.reference`, which has them too."""
+"""The twins of the block ops; see :mod:`disk_ops.reference`, which has them too.
+
+On the CPU half tensors are computed in float32 and rounded once, as the kernels do.
+"""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +15,25 @@ from torch.nn.grad import conv2d_weight
 from disk_ops.reference_describe import keypoints_inside
 
 EPSILON = 1e-5  # of the instance norm
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def convolution(
+    activation: Tensor,  # [B, C, H, W]
+    weight: Tensor,  # [K, C, k, k]
+    bias: Tensor,  # [K]
+) -> Tensor:  # [B, K, H, W]
+    """``padding="same"``, whatever autocast says. To one output, which is a score, the result is float32 at least.
+
+    Half tensors on the CPU are convolved in float32 and rounded once: processors without instructions for them take
+    hundreds of times as long to convolve them as they are.
+    """
+    device, dtype, is_score = activation.device.type, activation.dtype, len(weight) == 1
+    with torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else nullcontext():
+        if dtype in _HALF_TYPES and (is_score or device == "cpu"):
+            output = F.conv2d(activation.float(), weight.float(), bias.float(), padding="same")
+            return output if is_score else output.to(dtype)
+        return F.conv2d(activation, weight, bias, padding="same")
 
 
 def block_norm(
@@ -34,7 +58,9 @@ def block_convolution(
     resample: str,
 ) -> Tensor:  # [B, K, H, W]
     """The convolution of a block; see :func:`disk_ops.ops.block_convolution`."""
-    return F.conv2d(block_activation(x, skip, norm, slope, resample), weight, bias, padding="same")
+    value = _gated(_normalized(_joined(x, skip, resample), norm), slope)
+    output = convolution(value, weight.to(value.dtype), bias.to(value.dtype))
+    return output if len(weight) == 1 else output.to(x.dtype)
 
 
 def block_patches(
@@ -64,8 +90,7 @@ def block_activation(
     resample: str,
 ) -> Tensor:  # [B, C1 + C2, H, W]
     """What the convolution of a block reads."""
-    value = _normalized(_joined(x, skip, resample), norm)
-    return value if slope is None else F.prelu(value, slope)
+    return _gated(_normalized(_joined(x, skip, resample), norm), slope).to(x.dtype)
 
 
 def _block_input_backward(
@@ -116,6 +141,8 @@ def _joined(
 ) -> Tensor:  # [B, C1 + C2, H, W]
     if resample not in ("none", "pool", "up"):
         raise ValueError(f"resample must be 'none', 'pool' or 'up', got {resample!r}")
+    if x.dtype in _HALF_TYPES and x.device.type == "cpu":
+        x, skip = x.float(), None if skip is None else skip.float()
     if resample == "pool":
         x = F.avg_pool2d(x, 2)
     elif resample == "up":
@@ -131,3 +158,10 @@ def _normalized(
         return joined
     mean, factor = norm[:, :, :, None, None]
     return ((joined - mean) * factor).to(joined.dtype)
+
+
+def _gated(
+    value: Tensor,  # [B, C, H, W]
+    slope: Tensor | None,  # [C]
+) -> Tensor:  # [B, C, H, W]
+    return value if slope is None else F.prelu(value, slope.to(value.dtype))

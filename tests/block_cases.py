@@ -57,8 +57,11 @@ class Inputs(NamedTuple):
         x = x if self.skip is None else torch.cat([x, self.skip], 1)
         return F.prelu(F.instance_norm(x, eps=1e-5), self.slope)
 
+    def to(self, dtype: torch.dtype) -> Inputs:
+        return Inputs(*(entry.to(dtype) if isinstance(entry, Tensor) else entry for entry in self))
+
     def float(self) -> Inputs:
-        return Inputs(*(entry.float() if isinstance(entry, Tensor) else entry for entry in self))
+        return self.to(torch.float32)
 
 
 def make_inputs(case: Case) -> Inputs:

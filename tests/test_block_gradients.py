@@ -85,6 +85,30 @@ class TestConvBlock:
         ]
         assert torch.autograd.gradcheck(lambda *tensors: conv_block(*tensors, "up"), tensors)
 
+    @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+    def test_half(self, inputs, half):
+        """Gradients are those of float32 from the same numbers, rounded once."""
+        mine, wide = leaves(inputs.to(half)), leaves(inputs.to(half).float())
+        output = block(mine)
+        towards = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+        found, expected = gradients(mine, output, towards), gradients(wide, block(wide), towards)
+        assert found.keys() == expected.keys() >= {"x", "weight", "bias", "slope"}
+        for name, gradient in expected.items():
+            assert torch.equal(found[name], gradient.to(half)), name
+        with torch.no_grad():
+            assert torch.equal(output, block(mine))
+
+    @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+    def test_autocast(self, inputs, half):
+        """Gradients of float32 tensors under autocast are those of half tensors."""
+        given, rounded = leaves(inputs.float()), leaves(inputs.to(half))
+        with torch.autocast("cpu", half):
+            output = block(given)
+        towards = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+        found, expected = gradients(given, output, towards), gradients(rounded, block(rounded), towards)
+        for name, gradient in expected.items():
+            assert found[name].dtype == torch.float32 and torch.equal(found[name], gradient.float()), name
+
     @pytest.mark.parametrize("frozen", ["x", "weight", "bias", "skip", "slope"])
     def test_of_some(self, frozen):
         given = leaves(make_inputs(CASES["up"]).float())
@@ -199,6 +223,16 @@ class TestBlockActivation:
         assert found.keys() == exact.keys() >= {"x", "slope"}
         for name, gradient in exact.items():
             assert largest_error(found[name], gradient) < 2e-5, name
+
+    @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+    def test_half(self, inputs, half):
+        mine, wide = leaves(inputs.to(half)), leaves(inputs.to(half).float())
+        output, expected = (block_activation(g.x, g.skip, g.slope, g.resample) for g in (mine, wide))
+        assert torch.equal(output, expected.to(half))
+        towards = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(half)
+        found, exact = gradients(mine, output, towards), gradients(wide, expected, towards)
+        for name, gradient in exact.items():
+            assert torch.equal(found[name], gradient.to(half)), name
 
     def test_without_norm_and_gate(self):
         x, skip = torch.rand(1, 16, 4, 4, requires_grad=True), torch.rand(1, 16, 4, 4)

@@ -80,7 +80,7 @@ def test_convolution(given, device, dtype):
     rest = (given.skip, norm, given.slope, given.resample)
     output = block_convolution(given.x, given.weight, given.bias, *rest)
     expected = F.conv2d(exact.activation(), exact.weight, exact.bias, padding="same")
-    check(output, expected, dtype, device)
+    check(output, expected, torch.float32 if len(given.weight) == 1 else dtype, device)  # scores aren't rounded
     if device.type == "cuda":
         assert blocks.has_kernel(given.x, given.skip, given.slope, norm=norm)
         assert torch.equal(output, block_convolution(given.x, given.weight, given.bias, *rest))

@@ -39,6 +39,7 @@ ODD = {
     "more runs than one": Case((2, 8, 40, 21), 8, 1, "up"),
 }
 ALL = {**CASES, **ODD}
+MOST_HEAD_CHANNELS = 288  # of blocks_kernel.h
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,6 +96,16 @@ def check(ours: Tensor, exact: Tensor, dtype: torch.dtype, rounding: float, fact
     torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance)
 
 
+def check_outputs(output: Tensor, exact: Tensor, given: Given) -> None:
+    """Of a convolution. A score isn't rounded, but with many channels what the convolution reads."""
+    dtype, channels = given.inputs.x.dtype, given.inputs.weight.shape[1]
+    if exact.shape[1] == 1:
+        assert output.dtype == torch.float32
+        dtype = torch.float32 if channels <= MOST_HEAD_CHANNELS else dtype
+        output = output.to(dtype)
+    check(output, exact, dtype, given.rounding, 4)
+
+
 def emulated(name: str) -> Any:
     return getattr(torch.ops.disk_ops_emu, name)
 
@@ -136,7 +147,7 @@ def test_convolution(name: str, dtype: torch.dtype) -> None:
     weight, bias = given.inputs.weight, given.inputs.bias
     output = emulated("block_convolution")(given.inputs.x, weight, bias, *given.of_input())
     exact = reference_blocks.block_convolution(given.exact.x, weight.double(), bias.double(), *given.of_exact())
-    check(output, exact, dtype, given.rounding, 4)
+    check_outputs(output, exact, given)
 
 
 @pytest.mark.parametrize("name", ["down", "as it is", "to one", "the network's last", "image", "odd channels"])
@@ -155,7 +166,7 @@ def test_without_norm_or_gate(name: str, dtype: torch.dtype) -> None:
         activation = reference_blocks.block_activation(exact.x, *exact_rest)
         check(emulated("block_activation")(x, *rest), activation, dtype, given.rounding)
         outputs = F.conv2d(activation, exact.weight, exact.bias, padding="same")
-        check(emulated("block_convolution")(x, weight, bias, *rest), outputs, dtype, given.rounding, 4)
+        check_outputs(emulated("block_convolution")(x, weight, bias, *rest), outputs, given)
 
 
 @pytest.mark.parametrize("name", ["down", "to one", "the network's last", "odd channels", "more runs than one"])

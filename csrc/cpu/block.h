@@ -25,6 +25,7 @@ inline Resample resample_of(std::string_view name) {
   return name == "pool" ? Resample::kPool : name == "up" ? Resample::kUp : Resample::kNone;
 }
 
+template <typename T>  // of x and skip
 class Block {
  public:
   Block(const at::Tensor& x,                    // [B, C1, h, w]
@@ -35,11 +36,11 @@ class Block {
       : x_(x.contiguous(at::MemoryFormat::ChannelsLast)), resample_(resample_of(resample)) {
     if (skip) skip_ = skip->contiguous(at::MemoryFormat::ChannelsLast);
     if (norm) norm_ = norm->contiguous();
-    if (slope) slope_ = slope->contiguous();
+    if (slope) slope_ = slope->to(at::kFloat).contiguous();
     const int64_t h = x.size(2), w = x.size(3);
     const auto [height, width] = block_size(x, resample);
-    first_ = {x_.const_data_ptr<float>(),
-              skip ? skip_.const_data_ptr<float>() : nullptr,
+    first_ = {x_.const_data_ptr<T>(),
+              skip ? skip_.const_data_ptr<T>() : nullptr,
               h,
               w,
               x.size(1),
@@ -52,13 +53,14 @@ class Block {
   }
 
   int64_t images() const { return x_.size(0); }
+  at::ScalarType type() const { return x_.scalar_type(); }
   int64_t channels() const { return first_.x_channels + first_.skip_channels; }
   int64_t height() const { return first_.height; }
   int64_t width() const { return first_.width; }
   int resample() const { return static_cast<int>(resample_); }
 
-  BlockInput image(int64_t i) const {
-    BlockInput input = first_;
+  BlockInput<T> image(int64_t i) const {
+    BlockInput<T> input = first_;
     input.x += i * input.x_height * input.x_width * input.x_channels;
     if (input.skip != nullptr) input.skip += i * input.height * input.width * input.skip_channels;
     if (norm_.defined()) {
@@ -71,7 +73,17 @@ class Block {
  private:
   at::Tensor x_, skip_, norm_, slope_;
   Resample resample_;
-  BlockInput first_{};
+  BlockInput<T> first_{};
 };
+
+// Calls use(T{}) with T the type of x, which check_block knows.
+template <typename Use>
+auto with_block_type(const at::Tensor& x, const Use& use) {
+  switch (x.scalar_type()) {
+    case at::kHalf: return use(at::Half{});
+    case at::kBFloat16: return use(at::BFloat16{});
+    default: return use(float{});
+  }
+}
 
 }  // namespace disk_ops

@@ -29,12 +29,12 @@ constexpr int64_t kPartChunks = 8;       // at least, in a part
 
 struct BackwardKernel {
   int64_t lanes, rows, columns;  // of a register tile
-  void (*sum_gradient[3])(const BlockInput&, const BlockGradient&, int64_t first, int64_t count, double* sums);
-  void (*gradient_of_input[3])(const BlockInput&, const BlockGradient&, int64_t first, int64_t count, float* grad_x,
+  void (*sum_gradient[3])(const BlockInput<float>&, const BlockGradient&, int64_t first, int64_t count, double* sums);
+  void (*gradient_of_input[3])(const BlockInput<float>&, const BlockGradient&, int64_t first, int64_t count, float* grad_x,
                                float* grad_skip);
-  void (*sum_tiles[3])(const BlockInput&, const float* grad, int64_t outputs, int64_t first, int64_t count,
+  void (*sum_tiles[3])(const BlockInput<float>&, const float* grad, int64_t outputs, int64_t first, int64_t count,
                        float* scratch, float* sums);
-  void (*sum_taps[3])(const BlockInput&, const float* grad, int64_t first, int64_t count, float* scratch, float* sums);
+  void (*sum_taps[3])(const BlockInput<float>&, const float* grad, int64_t first, int64_t count, float* scratch, float* sums);
   void (*finish_weight)(const float* sums, int64_t point_step, int64_t channels, float* grad_weight);
 };
 
@@ -48,7 +48,7 @@ namespace disk_ops {
 namespace {
 
 void check_block_gradient(const at::Tensor& grad,  // [B, K, H, W]
-                          const Block& block, int64_t channels) {
+                          const Block<float>& block, int64_t channels) {
   check_float(grad, "grad");
   TORCH_CHECK(grad.dim() == 4 && grad.size(0) == block.images() && (channels < 0 || grad.size(1) == channels) &&
                   grad.size(2) == block.height() && grad.size(3) == block.width(),
@@ -57,7 +57,7 @@ void check_block_gradient(const at::Tensor& grad,  // [B, K, H, W]
 }
 
 // Sums of sum_gradient over each image: [B, 3, channels].
-std::vector<double> gradient_sums(const Block& block, const BackwardKernel& kernel, const float* grad) {
+std::vector<double> gradient_sums(const Block<float>& block, const BackwardKernel& kernel, const float* grad) {
   const int64_t channels = block.channels(), height = block.height(), rows = 2 * kPairs;
   const int64_t parts = (height + rows - 1) / rows, size = height * block.width() * channels;
   std::vector<double> of_parts(block.images() * parts * 3 * channels), sums(block.images() * 3 * channels);
@@ -80,9 +80,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> block_input_backward(
     const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
     const std::optional<at::Tensor>& slope,  // [C1 + C2]
     std::string_view resample) {
-  check_block(x, skip, norm, slope, resample);
+  check_block(x, skip, norm, slope, resample, BlockTypes::kFloat);
   check_lanes(x, skip);
-  const Block block(x, skip, norm, slope, resample);
+  const Block<float> block(x, skip, norm, slope, resample);
   check_block_gradient(grad, block, block.channels());
   const at::Tensor outer = grad.contiguous(at::MemoryFormat::ChannelsLast);
   const float* const from = outer.const_data_ptr<float>();
@@ -139,7 +139,7 @@ std::vector<float> sum_in_parts(int64_t images, int64_t count, int64_t chunk, in
 }
 
 // The gradient of weights [1, channels, 5, 5].
-void gradient_to_one(const Block& block, const BackwardKernel& kernel, const float* grad, float* out) {
+void gradient_to_one(const Block<float>& block, const BackwardKernel& kernel, const float* grad, float* out) {
   const int64_t channels = block.channels(), size = 25 * channels;
   const int64_t scratch = 6 * (kWeightColumns + 4) + 2 * kWeightColumns * kernel.lanes;
   const std::vector<float> sums = sum_in_parts(
@@ -156,7 +156,7 @@ void gradient_to_one(const Block& block, const BackwardKernel& kernel, const flo
 }
 
 // The gradient of weights [outputs, channels, 5, 5].
-void gradient_by_winograd(const Block& block, const BackwardKernel& kernel, int64_t outputs, const float* grad,
+void gradient_by_winograd(const Block<float>& block, const BackwardKernel& kernel, int64_t outputs, const float* grad,
                           float* out) {
   const int64_t channels = block.channels(), image_size = outputs * block.height() * block.width();
   const int64_t padded_outputs = round_up(outputs, kernel.rows), padded_channels = round_up(channels, kernel.columns);
@@ -187,9 +187,9 @@ at::Tensor block_weight_backward(const at::Tensor& grad,                  // [B,
                                  const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                                  const std::optional<at::Tensor>& slope,  // [C1 + C2]
                                  std::string_view resample) {
-  check_block(x, skip, norm, slope, resample);
+  check_block(x, skip, norm, slope, resample, BlockTypes::kFloat);
   check_lanes(x, skip);
-  const Block block(x, skip, norm, slope, resample);
+  const Block<float> block(x, skip, norm, slope, resample);
   check_block_gradient(grad, block, -1);
   const int64_t outputs = grad.size(1);
   TORCH_CHECK_VALUE(outputs == 1 || (outputs > 0 && outputs % kMostLanes == 0), "grad must have 1 channel or a multiple of ",

@@ -1,5 +1,6 @@
 // The kernels of the blocks' gradients. Included by instruction_sets.h once per instruction set: hence no include
 // guard.
+#include "elements_simd.h"
 #include "block_input_simd.h"
 #include "winograd_simd.h"
 #include "block_gradient_simd.h"

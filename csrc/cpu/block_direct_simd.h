@@ -2,11 +2,12 @@
 // instruction_sets.h once per instruction set: hence no include guard.
 
 // Rows [first, first + count) of the convolution of an image that is read as it is.
-inline void convolve_rows(const Image& image, const Convolution& layer, int64_t first, int64_t count,
-                          float* strip,  // [count + 4, padded width + 4, channels]
-                          float* out) {  // [height, width, outputs]
-  using T = Tile<float>;
-  const int64_t channels = image.channels, columns = round_up(image.width, T::kRows) + 4;
+template <typename T>
+void convolve_rows(const Image& image, const Convolution& layer, int64_t first, int64_t count,
+                   float* strip,  // [count + 4, padded width + 4, channels]
+                   T* out) {      // [height, width, outputs]
+  using Real = Tile<float>;
+  const int64_t channels = image.channels, columns = round_up(image.width, Real::kRows) + 4;
   std::fill_n(strip, (count + 4) * columns * channels, 0.f);
   for (int64_t r = std::max<int64_t>(0, 2 - first); r < std::min(count + 4, image.height + 2 - first); ++r)
     for (int64_t c = 0; c < channels; ++c) {
@@ -15,18 +16,18 @@ inline void convolve_rows(const Image& image, const Convolution& layer, int64_t 
       for (int64_t x = 0; x < image.width; ++x) to[x * channels] = from[x * image.column_step];
     }
   for (int64_t y = 0; y < count; ++y)
-    for (int64_t k = 0; k < layer.padded_outputs; k += T::kColumns)
-      for (int64_t x = 0; x < image.width; x += T::kRows) {
-        T::Vector sum[T::kRows][T::kVectors];
+    for (int64_t k = 0; k < layer.padded_outputs; k += Real::kColumns)
+      for (int64_t x = 0; x < image.width; x += Real::kRows) {
+        Real::Vector sum[Real::kRows][Real::kVectors];
 #pragma GCC unroll 16
-        for (int r = 0; r < T::kRows; ++r)
-          for (int v = 0; v < T::kVectors; ++v) sum[r][v] = T::load(layer.bias + k + v * T::kLanes);
+        for (int r = 0; r < Real::kRows; ++r)
+          for (int v = 0; v < Real::kVectors; ++v) sum[r][v] = Real::load(layer.bias + k + v * Real::kLanes);
         for (int64_t v = 0; v < 5; ++v)
-          T::multiply_add(strip + ((y + v) * columns + x) * channels, channels, 1,
-                          layer.weight + (k * 5 + v * T::kColumns) * 5 * channels, T::kColumns, 5 * channels, sum);
-        for (int64_t r = 0; r < std::min<int64_t>(T::kRows, image.width - x); ++r)
-          for (int64_t v = 0; v < T::kVectors && k + v * T::kLanes < layer.outputs; ++v)
-            T::store(out + ((first + y) * image.width + x + r) * layer.outputs + k + v * T::kLanes, sum[r][v]);
+          Real::multiply_add(strip + ((y + v) * columns + x) * channels, channels, 1,
+                          layer.weight + (k * 5 + v * Real::kColumns) * 5 * channels, Real::kColumns, 5 * channels, sum);
+        for (int64_t r = 0; r < std::min<int64_t>(Real::kRows, image.width - x); ++r)
+          for (int64_t v = 0; v < Real::kVectors && k + v * Real::kLanes < layer.outputs; ++v)
+            Elements::store(out + ((first + y) * image.width + x + r) * layer.outputs + k + v * Real::kLanes, sum[r][v]);
       }
 }
 
@@ -54,23 +55,23 @@ inline void convolve_pixels(const float* const (&lines)[5],  // [kOnePixels + 4,
 }
 
 // Pixels [top, top + rows) x [left, left + columns) of the convolution to one output. `top` is even.
-template <Resample resample>
-void convolve_to_one(const BlockInput& input, const float* weight,  // [channels / kLanes, 5, 5, kLanes]
+template <Resample resample, typename T>
+void convolve_to_one(const BlockInput<T>& input, const float* weight,  // [channels / kLanes, 5, 5, kLanes]
                      float bias, int64_t top, int64_t left, int64_t rows, int64_t columns, float* scratch,
                      float* out) {  // [height, width]
-  const BlockInput in = input;
-  using T = Lanes<float>;
+  const BlockInput<T> in = input;
+  using Real = Lanes<float>;
   const int64_t channels = in.x_channels + in.skip_channels, wide = round_up(columns, kOnePixels) + 4;
   const auto line = [&](int64_t row) { return scratch + (row + 6) % 6 * wide * channels; };  // of six, row after row
   for (int64_t row = -2; row < rows + 2; row += 2) {  // the rows that are read, relative to `top`
     float* const upper = line(row);
     float* const lower = line(row + 1);
     for (int64_t x = 0; x < wide; ++x)
-      for (int64_t c = 0; c < channels; c += T::kLanes) {
-        T::Vector value[2];
+      for (int64_t c = 0; c < channels; c += Real::kLanes) {
+        Real::Vector value[2];
         Input::activation_column<resample>(in, top + row, left - 2 + x, c, value);
-        T::store(upper + x * channels + c, value[0]);
-        T::store(lower + x * channels + c, value[1]);
+        Real::store(upper + x * channels + c, value[0]);
+        Real::store(lower + x * channels + c, value[1]);
       }
     for (int64_t y = std::max<int64_t>(0, row - 2); y < std::min(row, rows); ++y)
       for (int64_t x = 0; x < columns; x += kOnePixels) {
@@ -85,13 +86,13 @@ void convolve_to_one(const BlockInput& input, const float* weight,  // [channels
 }
 
 // What the convolution reads in rows [first, first + count). `first` is even.
-template <Resample resample>
-void read_rows(const BlockInput& input, int64_t first, int64_t count, float* out) {  // [height, width, channels]
-  const BlockInput in = input;
+template <Resample resample, typename T>
+void read_rows(const BlockInput<T>& input, int64_t first, int64_t count, T* out) {  // [height, width, channels]
+  const BlockInput<T> in = input;
   const int64_t channels = in.x_channels + in.skip_channels;
   for (int64_t row = first; row < first + count; row += 2)
     for (int64_t column = 0; column < in.width; ++column) {
-      float* const to = out + (row * in.width + column) * channels;
+      T* const to = out + (row * in.width + column) * channels;
       for (int64_t channel = 0; channel < channels; channel += Input::kLanes) {
         Input::Vector value[2];
         Input::activation_column<resample>(in, row, column, channel, value);
@@ -102,9 +103,9 @@ void read_rows(const BlockInput& input, int64_t first, int64_t count, float* out
 }
 
 // What the convolution reads around a pixel: [5, 5, channels].
-template <Resample resample>
-void read_patch(const BlockInput& input, int64_t x, int64_t y, float* patch) {
-  const BlockInput in = input;
+template <Resample resample, typename T>
+void read_patch(const BlockInput<T>& input, int64_t x, int64_t y, T* patch) {
+  const BlockInput<T> in = input;
   const int64_t channels = in.x_channels + in.skip_channels;
   for (int64_t u = 0; u < 5; ++u)
     for (int64_t c = 0; c < channels; c += Input::kLanes) {

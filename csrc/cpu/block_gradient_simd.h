@@ -4,7 +4,7 @@
 struct Gradient : Input {
   // What the gate reads at two pixels one below the other, and the gradient there. `row` is even, `column` inside.
   template <Resample resample>
-  static inline __attribute__((always_inline)) void gate_column(const BlockInput& in, const BlockGradient& gradient,
+  static inline __attribute__((always_inline)) void gate_column(const BlockInput<float>& in, const BlockGradient& gradient,
                                                                 int64_t row, int64_t column, int64_t channel,
                                                                 Vector (&value)[2], Vector (&grad)[2]) {
     if (channel < in.x_channels)
@@ -18,7 +18,7 @@ struct Gradient : Input {
     grad[1] = row + 1 < in.height ? load(from + in.width * channels) : Vector{};
   }
 
-  static inline __attribute__((always_inline)) void through_gate(const BlockInput& in, int64_t channel,
+  static inline __attribute__((always_inline)) void through_gate(const BlockInput<float>& in, int64_t channel,
                                                                  const Vector (&value)[2], Vector (&grad)[2]) {
     if (in.slope == nullptr) return;
     const Vector slope = load(in.slope + channel);
@@ -27,7 +27,7 @@ struct Gradient : Input {
 
   // The gradient of the resampled and joined tensor at two pixels; 0 below the last row.
   template <Resample resample>
-  static inline __attribute__((always_inline)) void joined_column(const BlockInput& in, const BlockGradient& gradient,
+  static inline __attribute__((always_inline)) void joined_column(const BlockInput<float>& in, const BlockGradient& gradient,
                                                                   int64_t row, int64_t column, int64_t channel,
                                                                   Vector (&grad)[2]) {
     Vector value[2];
@@ -45,8 +45,8 @@ struct Gradient : Input {
 // Sums over rows [first, first + count), added to [3, channels]: the gradient before the gate, that times the
 // normalised value, and the gradient of the gate's slope. `first` is even.
 template <Resample resample>
-void sum_gradient(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count, double* sums) {
-  const BlockInput in = input;
+void sum_gradient(const BlockInput<float>& input, const BlockGradient& of_output, int64_t first, int64_t count, double* sums) {
+  const BlockInput<float> in = input;
   const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   const int64_t channels = in.x_channels + in.skip_channels;
@@ -75,9 +75,9 @@ inline void add(float* to, Input::Vector value) { Input::store(to, Input::load(t
 
 // The gradient of rows [first, first + count) of the coarse image, which are 0 before: each of its pixels has a part in
 // four columns and four rows of the up-sampled one.
-inline void gradient_of_up(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count,
+inline void gradient_of_up(const BlockInput<float>& input, const BlockGradient& of_output, int64_t first, int64_t count,
                            int64_t channel, float* grad_x) {
-  const BlockInput in = input;
+  const BlockInput<float> in = input;
   const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   const int64_t step = in.x_width * in.x_channels;
@@ -108,10 +108,10 @@ inline void gradient_of_up(const BlockInput& input, const BlockGradient& of_outp
 
 // The gradients of a part of an image: `count` pairs of rows after pooling or up-sampling, from pair `first`.
 template <Resample resample>
-void gradient_of_input(const BlockInput& input, const BlockGradient& of_output, int64_t first, int64_t count,
+void gradient_of_input(const BlockInput<float>& input, const BlockGradient& of_output, int64_t first, int64_t count,
                        float* grad_x,       // [x_height, x_width, x_channels], 0 before
                        float* grad_skip) {  // [height, width, skip_channels]
-  const BlockInput in = input;
+  const BlockInput<float> in = input;
   const BlockGradient gradient = of_output;
   using Vector = Input::Vector;
   for (int64_t channel = 0; channel < in.x_channels + in.skip_channels; channel += Input::kLanes) {

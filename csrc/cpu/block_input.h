@@ -10,9 +10,10 @@
 
 namespace disk_ops {
 
-struct BlockInput {  // of one image, channels last
-  const float* x;     // [x_height, x_width, x_channels]
-  const float* skip;  // [height, width, skip_channels]; null where skip_channels is 0
+template <typename T>  // float32 or a half type; all that is computed is float32
+struct BlockInput {     // of one image, channels last
+  const T* x;     // [x_height, x_width, x_channels]
+  const T* skip;  // [height, width, skip_channels]; null where skip_channels is 0
   int64_t x_height, x_width, x_channels, skip_channels;
   int64_t height, width;  // after pooling or up-sampling
   const float* mean;      // [channels] of the norm, (value - mean) * factor; null: no norm

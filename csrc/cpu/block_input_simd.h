@@ -1,7 +1,7 @@
 // The values that the convolution of a block reads, kLanes channels at a time. Included by instruction_sets.h once per
 // instruction set: hence no include guard.
 
-struct Input : Lanes<float> {
+struct Input : Elements {
   // Where a pixel of the up-sampled image lies between two of the coarse one: 3/4 of the nearer, 1/4 of the other.
   struct Between {
     int64_t near, far;
@@ -18,14 +18,14 @@ struct Input : Lanes<float> {
 
   // Channels c .. c + kLanes of kRows pixels one below the other, the first at (row, column) with an even row. `column`
   // lies inside the image; rows outside of it give anything.
-  template <Resample resample, int kRows>
-  static inline __attribute__((always_inline)) void load_column(const BlockInput& in, int64_t row, int64_t column,
+  template <Resample resample, int kRows, typename T>
+  static inline __attribute__((always_inline)) void load_column(const BlockInput<T>& in, int64_t row, int64_t column,
                                                                 int64_t c, Vector (&value)[kRows]) {
     const int64_t step = in.x_width * in.x_channels;
     if constexpr (resample == Resample::kUp) {
       const Between across = Between::of(column, in.x_width);
-      const float* const near = in.x + across.near * in.x_channels + c;
-      const float* const far = in.x + across.far * in.x_channels + c;
+      const T* const near = in.x + across.near * in.x_channels + c;
+      const T* const far = in.x + across.far * in.x_channels + c;
       Vector coarse[kRows / 2 + 2];
 #pragma GCC unroll 16
       for (int i = 0; i < kRows / 2 + 2; ++i) {
@@ -39,7 +39,7 @@ struct Input : Lanes<float> {
       for (int r = 0; r < kRows; ++r) {
         const int64_t line = Between::clamp(row + r, in.height);
         if constexpr (resample == Resample::kPool) {
-          const float* const from = in.x + 2 * line * step + 2 * column * in.x_channels + c;
+          const T* const from = in.x + 2 * line * step + 2 * column * in.x_channels + c;
           value[r] = ((load(from) + load(from + in.x_channels)) +
                       (load(from + step) + load(from + step + in.x_channels))) * 0.25f;
         } else {
@@ -49,16 +49,17 @@ struct Input : Lanes<float> {
     }
   }
 
-  template <int kRows>
-  static inline __attribute__((always_inline)) void load_skip_column(const BlockInput& in, int64_t row, int64_t column,
-                                                                     int64_t c, Vector (&value)[kRows]) {
+  template <int kRows, typename T>
+  static inline __attribute__((always_inline)) void load_skip_column(const BlockInput<T>& in, int64_t row,
+                                                                     int64_t column, int64_t c,
+                                                                     Vector (&value)[kRows]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
       value[r] = load(in.skip + (Between::clamp(row + r, in.height) * in.width + column) * in.skip_channels + c);
   }
 
-  template <int kRows>
-  static inline __attribute__((always_inline)) void normalize(const BlockInput& in, int64_t channel,
+  template <int kRows, typename T>
+  static inline __attribute__((always_inline)) void normalize(const BlockInput<T>& in, int64_t channel,
                                                               Vector (&value)[kRows]) {
     if (in.mean == nullptr) return;
     const Vector mean = load(in.mean + channel), factor = load(in.factor + channel);
@@ -66,8 +67,8 @@ struct Input : Lanes<float> {
     for (int r = 0; r < kRows; ++r) value[r] = (value[r] - mean) * factor;
   }
 
-  template <int kRows>
-  static inline __attribute__((always_inline)) void gate(const BlockInput& in, int64_t channel,
+  template <int kRows, typename T>
+  static inline __attribute__((always_inline)) void gate(const BlockInput<T>& in, int64_t channel,
                                                          Vector (&value)[kRows]) {
     if (in.slope == nullptr) return;
     const Vector slope = load(in.slope + channel);
@@ -76,9 +77,10 @@ struct Input : Lanes<float> {
   }
 
   // What the convolution reads at kRows pixels one below the other; 0 outside the image. `row` is even.
-  template <Resample resample, int kRows>
-  static inline __attribute__((always_inline)) void activation_column(const BlockInput& in, int64_t row, int64_t column,
-                                                                      int64_t channel, Vector (&value)[kRows]) {
+  template <Resample resample, int kRows, typename T>
+  static inline __attribute__((always_inline)) void activation_column(const BlockInput<T>& in, int64_t row,
+                                                                      int64_t column, int64_t channel,
+                                                                      Vector (&value)[kRows]) {
     if (column < 0 || column >= in.width) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) value[r] = Vector{};
@@ -99,16 +101,17 @@ struct Input : Lanes<float> {
 // Adds the sums over one or two rows of an up-sampled channel, each value less `offset`, and of their squares. Along a
 // row neighbours a, b of the coarse image become 3/4 a + 1/4 b and 1/4 a + 3/4 b, whose squares are 5/8 (a² + b²) +
 // 3/4 ab together, and both ends are copied once more: so each coarse pixel is looked at once, not twice.
-inline void sum_up_rows(const BlockInput& input, int64_t row, bool both, int64_t channel, Input::Vector offset,
-                        Input::Vector& sum, Input::Vector& squares) {
-  const BlockInput in = input;
+template <typename T>
+void sum_up_rows(const BlockInput<T>& input, int64_t row, bool both, int64_t channel, Input::Vector offset,
+                 Input::Vector& sum, Input::Vector& squares) {
+  const BlockInput<T> in = input;
   using Vector = Input::Vector;
   const auto line = [&](int64_t position) {
     return in.x + Input::Between::clamp(position, in.x_height) * in.x_width * in.x_channels + channel;
   };
-  const float* const above = line((row >> 1) - 1);
-  const float* const middle = line(row >> 1);
-  const float* const below = line((row >> 1) + 1);
+  const T* const above = line((row >> 1) - 1);
+  const T* const middle = line(row >> 1);
+  const T* const below = line((row >> 1) + 1);
   Vector pixels{}, pixel_squares{}, end_squares{}, products{}, last[2] = {};
   for (int64_t column = 0; column < in.x_width; ++column) {
     const int64_t place = column * in.x_channels;
@@ -129,12 +132,12 @@ inline void sum_up_rows(const BlockInput& input, int64_t row, bool both, int64_t
 }
 
 // Sums over rows [first, first + count) of an input, each value less the channel's pivot, and of their squares.
-template <Resample resample>
-void sum_rows(const BlockInput& input, int64_t first, int64_t count, const float* pivot,  // [channels]
-              double* sum, double* squares) {                                           // [channels], added to
+template <Resample resample, typename T>
+void sum_rows(const BlockInput<T>& input, int64_t first, int64_t count, const float* pivot,  // [channels]
+              double* sum, double* squares) {                                              // [channels], added to
   using Vector = Input::Vector;
   constexpr int kLanes = Input::kLanes;
-  const BlockInput in = input;
+  const BlockInput<T> in = input;
   for (int64_t channel = 0; channel < in.x_channels + in.skip_channels; channel += kLanes) {
     const Vector offset = Input::load(pivot + channel);
     for (int64_t row = first; row < first + count; row += 2) {  // `first` is even

@@ -28,10 +28,10 @@ inline void transform_gradient(const float* grad,  // [height, width, outputs]
 
 // Adds to the sums of all 64 points what tiles [first, first + count) of an image, counted along the rows, have in them.
 template <Resample resample>
-void sum_tiles(const BlockInput& input, const float* grad,  // [height, width, outputs]
+void sum_tiles(const BlockInput<float>& input, const float* grad,  // [height, width, outputs]
                int64_t outputs, int64_t first, int64_t count, float* scratch,
                float* sums) {  // [64, padded outputs, padded channels]
-  const BlockInput in = input;
+  const BlockInput<float> in = input;
   using T = Winograd;
   const int64_t channels = in.x_channels + in.skip_channels, tile_columns = (in.width + 3) / 4;
   const int64_t padded_outputs = round_up(outputs, T::kRows), padded_channels = round_up(channels, T::kColumns);
@@ -87,10 +87,10 @@ inline void finish_weight(const float* sums, int64_t point_step, int64_t channel
 // Adds the gradient of the weights of a convolution to one output that rows [first, first + count) of its input have.
 // `first` is even.
 template <Resample resample>
-void sum_taps(const BlockInput& input, const float* grad,  // [height, width]
+void sum_taps(const BlockInput<float>& input, const float* grad,  // [height, width]
               int64_t first, int64_t count, float* scratch,
               float* sums) {  // [25, channels]
-  const BlockInput in = input;
+  const BlockInput<float> in = input;
   using Vector = Input::Vector;
   const int64_t channels = in.x_channels + in.skip_channels;
   float* const line = scratch;                           // [6, kWeightColumns + 4]: gradients from row - 2, column - 2

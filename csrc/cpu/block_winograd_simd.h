@@ -2,8 +2,9 @@
 // instruction_sets.h once per instruction set: hence no include guard.
 
 // Products of a tile, [64] at point_step, to up to 4 x 4 pixels of kLanes outputs.
-inline void finish_tile(const float* products, int64_t point_step, const float* bias, int64_t rows, int64_t columns,
-                        float* out, int64_t row_step, int64_t pixel_step) {
+template <typename T>
+void finish_tile(const float* products, int64_t point_step, const float* bias, int64_t rows, int64_t columns, T* out,
+                 int64_t row_step, int64_t pixel_step) {
   using Vector = Winograd::Vector;
   Vector half[8][4];
 #pragma GCC unroll 8
@@ -19,16 +20,33 @@ inline void finish_tile(const float* products, int64_t point_step, const float* 
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) value[j] = half[j][y];
     Winograd::transform_output(value, pixel);
-    for (int64_t x = 0; x < columns; ++x) Winograd::store(out + y * row_step + x * pixel_step, pixel[x] + offset);
+    for (int64_t x = 0; x < columns; ++x) Elements::store(out + y * row_step + x * pixel_step, pixel[x] + offset);
   }
 }
 
-// Tiles [first, first + count) of an image, counted along the rows.
-template <Resample resample>
-void convolve_tiles(const BlockInput& input, const Convolution& layer, int64_t first, int64_t count, float* scratch,
-                    float* out) {  // [height, width, outputs]
-  const BlockInput in = input;
+// Products of transformed inputs and weights at each of the 64 points.
+inline void multiply_points(const float* transformed, int64_t input_step, const Convolution& layer, int64_t channels,
+                            int64_t count, float* products, int64_t product_step) {
   using T = Winograd;
+  for (int64_t point = 0; point < 64; ++point)
+    for (int64_t column = 0; column < layer.padded_outputs; column += T::kColumns)
+      for (int64_t row = 0; row < count; row += T::kRows) {
+        T::Vector sum[T::kRows][T::kVectors];
+        T::multiply(transformed + point * input_step + row * channels, channels, 1,
+                    layer.weight + (point * layer.padded_outputs + column) * channels, T::kColumns, channels, sum);
+#pragma GCC unroll 16
+        for (int r = 0; r < T::kRows; ++r)
+          for (int v = 0; v < T::kVectors; ++v)
+            T::store(products + point * product_step + (row + r) * layer.padded_outputs + column + v * T::kLanes,
+                     sum[r][v]);
+      }
+}
+
+// Tiles [first, first + count) of an image, counted along the rows.
+template <Resample resample, typename T>
+void convolve_tiles(const BlockInput<T>& input, const Convolution& layer, int64_t first, int64_t count, float* scratch,
+                    T* out) {  // [height, width, outputs]
+  const BlockInput<T> in = input;
   const int64_t channels = in.x_channels + in.skip_channels, tile_columns = (in.width + 3) / 4;
   const int64_t input_step = kTiles * channels + 16, product_step = kTiles * layer.padded_outputs + 16;
   float* const transformed = scratch;
@@ -41,21 +59,10 @@ void convolve_tiles(const BlockInput& input, const Convolution& layer, int64_t f
                               column_scratch);
     done += run;
   }
-  for (int64_t point = 0; point < 64; ++point)
-    for (int64_t column = 0; column < layer.padded_outputs; column += T::kColumns)
-      for (int64_t row = 0; row < count; row += T::kRows) {
-        typename T::Vector sum[T::kRows][T::kVectors];
-        T::multiply(transformed + point * input_step + row * channels, channels, 1,
-                    layer.weight + (point * layer.padded_outputs + column) * channels, T::kColumns, channels, sum);
-#pragma GCC unroll 16
-        for (int r = 0; r < T::kRows; ++r)
-          for (int v = 0; v < T::kVectors; ++v)
-            T::store(products + point * product_step + (row + r) * layer.padded_outputs + column + v * T::kLanes,
-                     sum[r][v]);
-      }
+  multiply_points(transformed, input_step, layer, channels, count, products, product_step);
   for (int64_t tile = 0; tile < count; ++tile) {
     const int64_t y = 4 * ((first + tile) / tile_columns), x = 4 * ((first + tile) % tile_columns);
-    for (int64_t k = 0; k < layer.outputs; k += T::kLanes)
+    for (int64_t k = 0; k < layer.outputs; k += Winograd::kLanes)
       finish_tile(products + tile * layer.padded_outputs + k, product_step, layer.bias + k,
                   std::min<int64_t>(4, in.height - y), std::min<int64_t>(4, in.width - x),
                   out + (y * in.width + x) * layer.outputs + k, in.width * layer.outputs, layer.outputs);

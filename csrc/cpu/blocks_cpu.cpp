@@ -1,6 +1,9 @@
 // block_norm, block_convolution, block_activation and block_patches on the CPU: statistics, convolution, values and
 // patches of an input that is pooled or up-sampled, joined with a skip, normalised and gated where it is read.
 //
+// Elements are float32, float16 or bfloat16; they are widened where they are read, everything is computed in float32, and
+// what is stored is rounded once. Convolutions to one output, which are scores, stay float32.
+//
 // Results don't depend on the number of threads: sums are made in parts of fixed size, added up in their order.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -40,18 +43,20 @@ struct Convolution {
   int64_t outputs, padded_outputs;
 };
 
+template <typename T>  // of a block's input and output
 struct BlockKernel {
   int64_t lanes, rows, columns;  // of a register tile
-  void (*sum_rows[3])(const BlockInput&, int64_t first, int64_t count, const float* pivot, double* sum,
+  void (*sum_rows[3])(const BlockInput<T>&, int64_t first, int64_t count, const float* pivot, double* sum,
                       double* squares);
-  void (*convolve[3])(const BlockInput&, const Convolution&, int64_t first, int64_t count, float* scratch, float* out);
-  void (*convolve_to_one[3])(const BlockInput&, const float* weight, float bias, int64_t top, int64_t left,
+  void (*convolve[3])(const BlockInput<T>&, const Convolution&, int64_t first, int64_t count, float* scratch,
+                      T* out);
+  void (*convolve_to_one[3])(const BlockInput<T>&, const float* weight, float bias, int64_t top, int64_t left,
                              int64_t rows, int64_t columns, float* scratch, float* out);
-  void (*read_rows[3])(const BlockInput&, int64_t first, int64_t count, float* out);
-  void (*read_patch[3])(const BlockInput&, int64_t x, int64_t y, float* patch);
+  void (*read_rows[3])(const BlockInput<T>&, int64_t first, int64_t count, T* out);
+  void (*read_patch[3])(const BlockInput<T>&, int64_t x, int64_t y, T* patch);
   void (*pack_weight)(const float* weight, int64_t channels, int64_t channel, int64_t outputs, int64_t padded_outputs,
                       float* packed);
-  void (*convolve_rows)(const Image&, const Convolution&, int64_t first, int64_t count, float* strip, float* out);
+  void (*convolve_rows)(const Image&, const Convolution&, int64_t first, int64_t count, float* strip, T* out);
 };
 
 }  // namespace
@@ -63,16 +68,12 @@ struct BlockKernel {
 namespace disk_ops {
 namespace {
 
-at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
-                      const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
-                      std::string_view resample) {
-  check_block(x, skip, std::nullopt, std::nullopt, resample);
-  check_lanes(x, skip);
-  const Block block(x, skip, std::nullopt, std::nullopt, resample);
-  const BlockKernel kernel = choose_kernel<float>();
+template <typename T>
+at::Tensor norm_of(const Block<T>& block) {
+  const BlockKernel<T> kernel = choose_kernel<T>();
   const int64_t channels = block.channels(), height = block.height();
   const int64_t parts = (height + kMomentRows - 1) / kMomentRows;
-  auto result = at::empty({2, block.images(), channels}, x.options().memory_format(at::MemoryFormat::Contiguous));
+  at::Tensor result = at::empty({2, block.images(), channels}, at::kFloat);
   float* const mean = result.mutable_data_ptr<float>();
   float* const factor = mean + block.images() * channels;
   const double pixels = static_cast<double>(height) * static_cast<double>(block.width());
@@ -110,7 +111,11 @@ at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
   return result;
 }
 
-at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+template <typename T>
+at::Tensor winograd(const Block<T>& block,
+                    const at::Tensor& weight,  // [K, C, 5, 5] float32
+                    const at::Tensor& bias) {  // [K] float32
+  const BlockKernel<T> kernel = choose_kernel<T>();
   const int64_t channels = block.channels(), outputs = weight.size(0);
   const int64_t padded = round_up(outputs, kernel.columns);
   std::vector<float> packed(64 * padded * channels), offsets(padded);
@@ -119,8 +124,8 @@ at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Ten
     for (int64_t c = begin; c < end; ++c)
       kernel.pack_weight(weight.const_data_ptr<float>(), channels, c, outputs, padded, packed.data());
   });
-  auto result = empty_channels_last({block.images(), outputs, block.height(), block.width()}, at::kFloat);
-  float* const out = result.mutable_data_ptr<float>();
+  at::Tensor result = empty_channels_last({block.images(), outputs, block.height(), block.width()}, block.type());
+  T* const out = result.mutable_data_ptr<T>();
   const Convolution layer{packed.data(), offsets.data(), outputs, padded};
   const int64_t tiles = ((block.height() + 3) / 4) * ((block.width() + 3) / 4);
   const int64_t runs = (tiles + kTiles - 1) / kTiles;
@@ -136,13 +141,17 @@ at::Tensor winograd(const Block& block, const BlockKernel& kernel, const at::Ten
   return result;
 }
 
-at::Tensor to_one(const Block& block, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+template <typename T>
+at::Tensor to_one(const Block<T>& block,
+                  const at::Tensor& weight,  // [1, C, 5, 5] float32
+                  const at::Tensor& bias) {  // [1] float32
+  const BlockKernel<T> kernel = choose_kernel<T>();
   const int64_t channels = block.channels(), lanes = kernel.lanes;
   std::vector<float> taps(channels * 25);
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t tap = 0; tap < 25; ++tap)
       taps[(c / lanes * 25 + tap) * lanes + c % lanes] = weight.const_data_ptr<float>()[c * 25 + tap];
-  auto result = empty_channels_last({block.images(), 1, block.height(), block.width()}, at::kFloat);
+  at::Tensor result = empty_channels_last({block.images(), 1, block.height(), block.width()}, at::kFloat);
   float* const out = result.mutable_data_ptr<float>();
   const float offset = *bias.const_data_ptr<float>();
   const int64_t down = (block.height() + kOneRows - 1) / kOneRows, across = (block.width() + kOneColumns - 1) / kOneColumns;
@@ -159,7 +168,12 @@ at::Tensor to_one(const Block& block, const BlockKernel& kernel, const at::Tenso
   return result;
 }
 
-at::Tensor direct(const at::Tensor& x, const BlockKernel& kernel, const at::Tensor& weight, const at::Tensor& bias) {
+template <typename T>
+at::Tensor direct(const at::Tensor& image,   // [B, C, H, W] of T, with few channels: widened as a whole
+                  const at::Tensor& weight,  // [K, C, 5, 5] float32
+                  const at::Tensor& bias) {  // [K] float32
+  const BlockKernel<T> kernel = choose_kernel<T>();
+  const at::Tensor x = image.to(at::kFloat);
   const int64_t channels = x.size(1), height = x.size(2), width = x.size(3), outputs = weight.size(0);
   const int64_t padded = round_up(outputs, kernel.columns), depth = 5 * channels;
   std::vector<float> packed(25 * channels * padded), offsets(padded);
@@ -171,8 +185,8 @@ at::Tensor direct(const at::Tensor& x, const BlockKernel& kernel, const at::Tens
         for (int64_t u = 0; u < 5; ++u)
           packed[((k / kernel.columns * 5 + v) * depth + u * channels + c) * kernel.columns + k % kernel.columns] =
               filters[((k * channels + c) * 5 + v) * 5 + u];
-  auto result = empty_channels_last({x.size(0), outputs, height, width}, at::kFloat);
-  float* const out = result.mutable_data_ptr<float>();
+  at::Tensor result = empty_channels_last({x.size(0), outputs, height, width}, image.scalar_type());
+  T* const out = result.mutable_data_ptr<T>();
   const float* const from = x.const_data_ptr<float>();
   const Convolution layer{packed.data(), offsets.data(), outputs, padded};
   const int64_t strips = (height + kStripRows - 1) / kStripRows;
@@ -188,6 +202,47 @@ at::Tensor direct(const at::Tensor& x, const BlockKernel& kernel, const at::Tens
   return result;
 }
 
+template <typename T>
+at::Tensor activation_of(const Block<T>& block) {
+  const auto read_rows = choose_kernel<T>().read_rows[block.resample()];
+  const int64_t height = block.height(), size = height * block.width() * block.channels();
+  at::Tensor result = empty_channels_last({block.images(), block.channels(), height, block.width()}, block.type());
+  T* const out = result.mutable_data_ptr<T>();
+  const int64_t strips = (height + kStripRows - 1) / kStripRows;
+  at::parallel_for(0, block.images() * strips, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % strips * kStripRows;
+      read_rows(block.image(i / strips), first, std::min(kStripRows, height - first), out + i / strips * size);
+    }
+  });
+  return result;
+}
+
+template <typename T>
+at::Tensor patches_of(const Block<T>& block,
+                      const at::Tensor& points) {  // [B, N, 2] int64 xy, contiguous
+  const auto read_patch = choose_kernel<T>().read_patch[block.resample()];
+  const int64_t number = points.size(1), size = 25 * block.channels();
+  at::Tensor result = empty_channels_last({block.images() * number, block.channels(), 5, 5}, block.type());
+  T* const out = result.mutable_data_ptr<T>();
+  const int64_t* const xy = points.const_data_ptr<int64_t>();
+  at::parallel_for(0, block.images() * number, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      read_patch(block.image(i / number), xy[2 * i], xy[2 * i + 1], out + i * size);
+  });
+  return result.view({block.images(), number, block.channels(), 5, 5});
+}
+
+at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
+                      const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
+                      std::string_view resample) {
+  check_block(x, skip, std::nullopt, std::nullopt, resample);
+  check_lanes(x, skip);
+  return with_block_type(x, [&](auto element) {
+    return norm_of(Block<decltype(element)>(x, skip, std::nullopt, std::nullopt, resample));
+  });
+}
+
 at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, h, w]
                              const at::Tensor& weight,               // [K, C1 + C2, 5, 5]
                              const at::Tensor& bias,                 // [K]
@@ -196,15 +251,17 @@ at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, 
                              const std::optional<at::Tensor>& slope,  // [C1 + C2]
                              std::string_view resample) {
   check_block(x, skip, norm, slope, resample);
-  check_block_weight(x, skip, weight, bias);
-  const BlockKernel kernel = choose_kernel<float>();
-  const at::Tensor filters = weight.contiguous(), offsets = bias.contiguous();
-  const bool lanes = x.size(1) % kMostLanes == 0;
-  if (!norm && !slope && !skip && resample == "none" && !lanes && weight.size(0) > 1)
-    return direct(x, kernel, filters, offsets);
-  check_lanes(x, skip);
-  const Block block(x, skip, norm, slope, resample);
-  return weight.size(0) == 1 ? to_one(block, kernel, filters, offsets) : winograd(block, kernel, filters, offsets);
+  check_block_weight(x, skip, weight, bias, kMostLanes);
+  const at::Tensor filters = weight.to(at::kFloat).contiguous(), offsets = bias.to(at::kFloat).contiguous();
+  const bool to_many = weight.size(0) > 1, lanes = x.size(1) % kMostLanes == 0;
+  const bool of_image = !norm && !slope && !skip && resample == "none" && !lanes && to_many;
+  if (!of_image) check_lanes(x, skip);
+  return with_block_type(x, [&](auto element) {
+    using T = decltype(element);
+    if (of_image) return direct<T>(x, filters, offsets);
+    const Block<T> block(x, skip, norm, slope, resample);
+    return to_many ? winograd(block, filters, offsets) : to_one(block, filters, offsets);
+  });
 }
 
 at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h, w]
@@ -214,19 +271,9 @@ at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h
                             std::string_view resample) {
   check_block(x, skip, norm, slope, resample);
   check_lanes(x, skip);
-  const Block block(x, skip, norm, slope, resample);
-  const auto read_rows = choose_kernel<float>().read_rows[block.resample()];
-  const int64_t height = block.height(), size = height * block.width() * block.channels();
-  auto result = empty_channels_last({block.images(), block.channels(), height, block.width()}, at::kFloat);
-  float* const out = result.mutable_data_ptr<float>();
-  const int64_t strips = (height + kStripRows - 1) / kStripRows;
-  at::parallel_for(0, block.images() * strips, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % strips * kStripRows;
-      read_rows(block.image(i / strips), first, std::min(kStripRows, height - first), out + i / strips * size);
-    }
+  return with_block_type(x, [&](auto element) {
+    return activation_of(Block<decltype(element)>(x, skip, norm, slope, resample));
   });
-  return result;
 }
 
 at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w]
@@ -238,19 +285,12 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
   check_block(x, skip, norm, slope, resample);
   check_block_keypoints(x, keypoints);
   check_lanes(x, skip);
-  const Block block(x, skip, norm, slope, resample);
-  const BlockKernel kernel = choose_kernel<float>();
   const at::Tensor points = keypoints.contiguous();
-  check_inside(points, block.height(), block.width());
-  const int64_t number = points.size(1), size = 25 * block.channels();
-  auto result = empty_channels_last({block.images() * number, block.channels(), 5, 5}, at::kFloat);
-  float* const out = result.mutable_data_ptr<float>();
-  const int64_t* const xy = points.const_data_ptr<int64_t>();
-  at::parallel_for(0, block.images() * number, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      kernel.read_patch[block.resample()](block.image(i / number), xy[2 * i], xy[2 * i + 1], out + i * size);
+  return with_block_type(x, [&](auto element) {
+    const Block<decltype(element)> block(x, skip, norm, slope, resample);
+    check_inside(points, block.height(), block.width());
+    return patches_of(block, points);
   });
-  return result.view({block.images(), number, block.channels(), 5, 5});
 }
 
 }  // namespace

@@ -1,20 +1,22 @@
 // The kernels of the blocks. Included by instruction_sets.h once per instruction set: hence no include guard.
+#include "elements_simd.h"
 #include "block_input_simd.h"
 #include "block_direct_simd.h"
 #include "winograd_simd.h"
 #include "block_winograd_simd.h"
 
-template <typename real>
-constexpr BlockKernel kernel() {
-  using T = Tile<real>;
-  return {T::kLanes,
-          T::kRows,
-          T::kColumns,
-          {&sum_rows<Resample::kNone>, &sum_rows<Resample::kPool>, &sum_rows<Resample::kUp>},
-          {&convolve_tiles<Resample::kNone>, &convolve_tiles<Resample::kPool>, &convolve_tiles<Resample::kUp>},
-          {&convolve_to_one<Resample::kNone>, &convolve_to_one<Resample::kPool>, &convolve_to_one<Resample::kUp>},
-          {&read_rows<Resample::kNone>, &read_rows<Resample::kPool>, &read_rows<Resample::kUp>},
-          {&read_patch<Resample::kNone>, &read_patch<Resample::kPool>, &read_patch<Resample::kUp>},
+template <typename T>
+constexpr BlockKernel<T> kernel() {
+  using Real = Tile<float>;
+  constexpr Resample kNone = Resample::kNone, kPool = Resample::kPool, kUp = Resample::kUp;
+  return {Real::kLanes,
+          Real::kRows,
+          Real::kColumns,
+          {&sum_rows<kNone, T>, &sum_rows<kPool, T>, &sum_rows<kUp, T>},
+          {&convolve_tiles<kNone, T>, &convolve_tiles<kPool, T>, &convolve_tiles<kUp, T>},
+          {&convolve_to_one<kNone, T>, &convolve_to_one<kPool, T>, &convolve_to_one<kUp, T>},
+          {&read_rows<kNone, T>, &read_rows<kPool, T>, &read_rows<kUp, T>},
+          {&read_patch<kNone, T>, &read_patch<kPool, T>, &read_patch<kUp, T>},
           &pack_weight,
-          &convolve_rows};
+          &convolve_rows<T>};
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -16,7 +17,7 @@ namespace {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define DISK_RUNTIME_SIMD
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define DISK_VECTOR_BYTES 32
 #define DISK_TILE_ROWS 6
@@ -51,13 +52,20 @@ namespace plain {
 #undef DISK_TILE_ROWS
 }  // namespace plain
 
+#if defined(DISK_RUNTIME_SIMD)
+inline bool has_f16c() {  // older compilers can't be asked for it by name
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 template <typename real>
 auto choose_kernel() -> decltype(plain::kernel<real>()) {
 #if defined(DISK_RUNTIME_SIMD)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw"))
     return avx512::kernel<real>();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernel<real>();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) return avx2::kernel<real>();
 #endif
   return plain::kernel<real>();
 }

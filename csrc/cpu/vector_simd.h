@@ -77,7 +77,7 @@ struct Lanes {
       const auto half = [&](int i) {
 #if DISK_VECTOR_BYTES == 64
         const __m512 value = (__m512)values[i];
-        return _mm256_add_ps(_mm512_castps512_ps256(value), _mm512_extractf32x8_ps(value, 1));
+        return _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, value, 0), _mm512_maskz_extractf32x8_ps(0xff, value, 1));
 #else
         return (__m256)values[i];
 #endif

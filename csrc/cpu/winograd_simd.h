@@ -72,10 +72,10 @@ struct Winograd : Tile<float> {
 };
 
 // A run of tiles in one row of tiles: inputs to [64][row_step], tile after tile `channels` apart.
-template <Resample resample>
-void transform_tiles(const BlockInput& input, int64_t tile_row, int64_t tile_column, int64_t tiles, int64_t channels,
-                     float* transformed, int64_t point_step, float* scratch) {
-  const BlockInput in = input;
+template <Resample resample, typename T>
+void transform_tiles(const BlockInput<T>& input, int64_t tile_row, int64_t tile_column, int64_t tiles,
+                     int64_t channels, float* transformed, int64_t point_step, float* scratch) {
+  const BlockInput<T> in = input;
   using Vector = Winograd::Vector;
   constexpr int kLanes = Winograd::kLanes;
   const int64_t columns = 4 * tiles + 4;

@@ -11,7 +11,7 @@ namespace {
 at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
                       const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
                       std::string_view resample) {
-  check_block(x, skip, std::nullopt, std::nullopt, resample, BlockTypes::kHalf);
+  check_block(x, skip, std::nullopt, std::nullopt, resample);
   const DeviceStream stream(x);
   return block_norm_on_stream(BlockTensors(x, skip, std::nullopt, std::nullopt, resample), stream.get());
 }
@@ -23,8 +23,8 @@ at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, 
                              const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                              const std::optional<at::Tensor>& slope,  // [C1 + C2]
                              std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
-  check_block_weight(x, skip, weight, bias, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
+  check_block_weight(x, skip, weight, bias, 1);
   const DeviceStream stream(x);
   return block_convolution_on_stream(BlockTensors(x, skip, norm, slope, resample), weight, bias, stream.get());
 }
@@ -34,7 +34,7 @@ at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h
                             const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                             const std::optional<at::Tensor>& slope,  // [C1 + C2]
                             std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
   const DeviceStream stream(x);
   return block_activation_on_stream(BlockTensors(x, skip, norm, slope, resample), stream.get());
 }
@@ -45,7 +45,7 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
                          const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                          const std::optional<at::Tensor>& slope,  // [C1 + C2]
                          std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
   check_block_keypoints(x, keypoints);
   const DeviceStream stream(x);
   return block_patches_on_stream(BlockTensors(x, skip, norm, slope, resample), keypoints, stream.get());

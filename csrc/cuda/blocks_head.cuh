@@ -1,4 +1,4 @@
-// The 5 x 5 convolution of a block's input to one output: the heatmap of the network.
+// The 5 x 5 convolution of a block's input to one output: the heatmap of the network, in float32 from any input.
 //
 // A block of threads walks down a strip of 64 columns, 8 rows at a time. A warp has a row, a lane a pair of pixels, for
 // which it sums over channels what each of the 25 taps sees of it: values are computed where they are multiplied and
@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_head_row(const HeadSums& sums, HeadRow& ro
 template <Resample kResample, int kChannels, typename T>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     block_head_kernel(BlockView<T> view, int strips, int strips_of_row, const T* __restrict__ weight,
-                      const T* __restrict__ bias, T* __restrict__ heatmap) {  // [C, 5, 5], [1], [B, H, W]
+                      const T* __restrict__ bias, float* __restrict__ heatmap) {  // [C, 5, 5], [1], [B, H, W]
   DISK_DYNAMIC_SHARED(HeadChannel, channels);
   __shared__ HeadRow ring[kHeadRing];
   const int64_t image = blockIdx.x / static_cast<unsigned>(strips);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
       float sum = offset;
 #pragma unroll
       for (int v = 0; v < 5; ++v) sum += ring[(out + v) % kHeadRing].sum[v][place];
-      heatmap[(image * view.height + y) * view.width + x] = from_number<T>(sum);
+      heatmap[(image * view.height + y) * view.width + x] = sum;
     }
     __syncthreads();
   }
@@ -159,7 +159,7 @@ int64_t block_head_tiles(int height, int width) {
 }
 
 template <Resample kResample, int kChannels, typename T>
-void start_block_head(const BlockView<T>& view, const T* weight, const T* bias, T* heatmap, cudaStream_t stream) {
+void start_block_head(const BlockView<T>& view, const T* weight, const T* bias, float* heatmap, cudaStream_t stream) {
   const HeadStrips strips(view.height, view.width);
   const int count = strips.down * strips.across;
   DISK_LAUNCH((block_head_kernel<kResample, kChannels, T>), dim3(static_cast<unsigned>(view.batch * count)),
@@ -168,7 +168,7 @@ void start_block_head(const BlockView<T>& view, const T* weight, const T* bias, 
 }
 
 template <int kChannels, typename T>
-void start_block_head_of(const BlockView<T>& view, const T* weight, const T* bias, T* heatmap, cudaStream_t stream) {
+void start_block_head_of(const BlockView<T>& view, const T* weight, const T* bias, float* heatmap, cudaStream_t stream) {
   switch (view.x.resample) {
     case Resample::kUp: return start_block_head<Resample::kUp, kChannels>(view, weight, bias, heatmap, stream);
     // No network of ours has this one: read channel by channel, as 4 at a time take too many registers.
@@ -178,7 +178,7 @@ void start_block_head_of(const BlockView<T>& view, const T* weight, const T* bia
 }
 
 template <typename T>
-cudaError_t launch_block_head(const BlockView<T>& view, const T* weight, const T* bias, T* heatmap,
+cudaError_t launch_block_head(const BlockView<T>& view, const T* weight, const T* bias, float* heatmap,
                               cudaStream_t stream) {
   if (view.batch == 0) return cudaSuccess;
   if (has_aligned_channels(view)) {

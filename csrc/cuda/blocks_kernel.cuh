@@ -115,6 +115,6 @@ cudaError_t launch_block_patches(const BlockView<T>& view, const int64_t* keypoi
   template cudaError_t launch_block_norm<T>(const BlockView<T>&, Moments*, float*, cudaStream_t);                   \
   template cudaError_t launch_block_activation<T>(const BlockView<T>&, T*, cudaStream_t);                           \
   template cudaError_t launch_block_patches<T>(const BlockView<T>&, const int64_t*, int64_t, T*, cudaStream_t);     \
-  template cudaError_t launch_block_head<T>(const BlockView<T>&, const T*, const T*, T*, cudaStream_t);
+  template cudaError_t launch_block_head<T>(const BlockView<T>&, const T*, const T*, float*, cudaStream_t);
 
 }  // namespace disk_ops

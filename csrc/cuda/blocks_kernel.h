@@ -63,12 +63,12 @@ constexpr int kMostHeadChannels = 288;  // whose weights fit into shared memory
 // How many blocks launch_block_head starts for an image.
 int64_t block_head_tiles(int height, int width);
 
-// The 5 x 5 convolution to one output.
+// The 5 x 5 convolution to one output: scores, which aren't rounded.
 template <typename T>
 cudaError_t launch_block_head(const BlockView<T>& view,  // of kMostHeadChannels at most
                               const T* weight,           // [C, 5, 5]
                               const T* bias,             // [1]
-                              T* heatmap,                // [B, H, W], result
+                              float* heatmap,            // [B, H, W], result
                               cudaStream_t stream);
 
 }  // namespace disk_ops

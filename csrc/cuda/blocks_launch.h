@@ -66,8 +66,9 @@ class BlockTensors {
   int64_t width() const { return width_; }
   const at::Tensor& x() const { return x_; }
   bool is_plain() const { return resample_ == Resample::kNone && !skip_.defined() && !changes_values(); }
-  at::Tensor empty(at::IntArrayRef sizes) const {  // [B, C, H, W] in channels-last
-    return at::empty(sizes, x_.options().memory_format(at::MemoryFormat::ChannelsLast));
+  at::Tensor empty(at::IntArrayRef sizes) const { return empty(sizes, x_.scalar_type()); }
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type) const {  // [B, C, H, W] in channels-last
+    return at::empty(sizes, x_.options().dtype(type).memory_format(at::MemoryFormat::ChannelsLast));
   }
 
   template <typename T>
@@ -128,14 +129,14 @@ inline at::Tensor block_activation_on_stream(const BlockTensors& block, cudaStre
 inline at::Tensor block_head_on_stream(const BlockTensors& block,
                                        const at::Tensor& weight,  // [1, C, 5, 5]
                                        const at::Tensor& bias,    // [1]
-                                       cudaStream_t stream) {     // [B, 1, H, W]
-  const at::Tensor result = block.empty({block.images(), 1, block.height(), block.width()});
+                                       cudaStream_t stream) {     // [B, 1, H, W] float32
+  const at::Tensor result = block.empty({block.images(), 1, block.height(), block.width()}, at::kFloat);
   const at::Tensor taps = weight.contiguous(), offset = bias.contiguous();
   with_block_type(block.x().scalar_type(), [&](auto element) {
     using T = decltype(element);
     check_block_launch(launch_block_head(block.view<T>(), static_cast<const T*>(taps.const_data_ptr()),
                                          static_cast<const T*>(offset.const_data_ptr()),
-                                         static_cast<T*>(result.mutable_data_ptr()), stream));
+                                         result.mutable_data_ptr<float>(), stream));
   });
   return result;
 }
@@ -143,15 +144,17 @@ inline at::Tensor block_head_on_stream(const BlockTensors& block,
 inline at::Tensor block_convolution_on_stream(const BlockTensors& block,
                                               const at::Tensor& weight,  // [K, C, 5, 5]
                                               const at::Tensor& bias,    // [K]
-                                              cudaStream_t stream) {     // [B, K, H, W]
+                                              cudaStream_t stream) {     // [B, K, H, W]; float32 if K = 1
   const int64_t outputs = weight.size(0);
   if (outputs == 1 && block.channels() <= kMostHeadChannels) return block_head_on_stream(block, weight, bias, stream);
-  if (block.images() == 0) return block.empty({0, outputs, block.height(), block.width()});
+  const at::ScalarType type = outputs == 1 ? at::kFloat : block.x().scalar_type();
+  if (block.images() == 0) return block.empty({0, outputs, block.height(), block.width()}, type);
   const at::AutoDispatchBelowADInplaceOrView no_gradient;  // the op has none: nothing is recorded for one
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);  // results are of x's dtype
   const at::Tensor activation = block.is_plain() ? block.x() : block_activation_on_stream(block, stream);
   const std::vector<int64_t> one{1, 1}, two{2, 2};
-  return at::conv2d(activation, weight, bias, one, two, one, 1).contiguous(at::MemoryFormat::ChannelsLast);
+  return at::conv2d(activation.to(type), weight.to(type), bias.to(type), one, two, one, 1)
+      .contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 inline at::Tensor block_patches_on_stream(const BlockTensors& block,

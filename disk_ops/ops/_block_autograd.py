@@ -1,4 +1,7 @@
-"""Gradients of whole blocks, in which nothing between a block's input and its convolution's output is kept."""
+"""Gradients of whole blocks, in which nothing between a block's input and its convolution's output is kept.
+
+The kernels of gradients take float32: tensors of half types are widened for them, and gradients rounded in the end.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ class BlockActivation(torch.autograd.Function):
     @differentiable_once("block_activation")
     def backward(ctx: Any, grad: Tensor) -> _Grads:
         """Carry the gradient back to x, skip and slope."""
-        return (*_of_input(ctx, grad, *ctx.saved_tensors), None)
+        grads = _of_input(ctx, grad.float(), *_widened(ctx.saved_tensors))
+        return (*_rounded(grads, ctx.saved_tensors[0].dtype), None)
 
 
 class ConvBlock(torch.autograd.Function):
@@ -61,7 +65,8 @@ class ConvBlock(torch.autograd.Function):
     @differentiable_once("conv_block")
     def backward(ctx: Any, grad: Tensor) -> _Grads:
         """Convolve the gradient by the mirrored weights, and carry it back from there."""
-        *inputs, weight = ctx.saved_tensors
+        dtype, grad = ctx.saved_tensors[0].dtype, grad.float()
+        *inputs, weight = _widened(ctx.saved_tensors)
         of_input: _Grads = (None, None, None)
         if any(ctx.needs_input_grad[:3]):
             mirrored = weight.flip(2, 3).transpose(0, 1).contiguous()
@@ -70,7 +75,15 @@ class ConvBlock(torch.autograd.Function):
             of_input = _of_input(ctx, before, *inputs)
         of_weight = _of_weight(ctx, grad, weight, *inputs) if ctx.needs_input_grad[4] else None
         of_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[5] else None
-        return (*of_input, None, of_weight, of_bias)
+        return (*_rounded(of_input, dtype), None, *_rounded((of_weight, of_bias), dtype))
+
+
+def _widened(tensors: _Grads) -> list[Any]:
+    return [None if tensor is None else tensor.float() for tensor in tensors]
+
+
+def _rounded(grads: _Grads, dtype: torch.dtype) -> _Grads:
+    return tuple(None if grad is None else grad.to(dtype) for grad in grads)
 
 
 def _of_input(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from disk_ops.ops._dtypes import at_least_float32
+
 _SIZE = 5  # of the convolution
 
 
 def _fake_norm(x: Tensor, skip: Tensor | None, resample: str) -> Tensor:
     channels = x.shape[1] + (0 if skip is None else skip.shape[1])
-    return x.new_empty((2, x.shape[0], channels), dtype=torch.promote_types(x.dtype, torch.float32))
+    return x.new_empty((2, x.shape[0], channels), dtype=at_least_float32(x.dtype))
 
 
 def _fake_convolution(
@@ -23,7 +25,8 @@ def _fake_convolution(
     resample: str,
 ) -> Tensor:
     size = (x.shape[0], weight.shape[0], *_size(x, resample))
-    return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    dtype = at_least_float32(x.dtype) if weight.shape[0] == 1 else x.dtype
+    return torch.empty(size, dtype=dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _fake_activation(

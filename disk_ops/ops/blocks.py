@@ -17,15 +17,15 @@ from torch.autograd import forward_ad
 import disk_ops.ops._block_fakes  # registers shapes  # noqa: F401
 from disk_ops import _library, reference_blocks
 from disk_ops.ops._block_autograd import LANES, BlockActivation, ConvBlock
+from disk_ops.ops._dtypes import HALF_TYPES, as_autocast, autocast_dtype
 
 Resample = Literal["none", "pool", "up"]
 _SIZE = 5  # of the convolution
 _PATCHES = 4096  # keypoints whose patches are in memory at a time
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 # What compiled kernels take, by device type.
 KERNEL_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
-    device: dtypes
-    for device, dtypes in {"cpu": (torch.float32,), "cuda": (torch.float32, *_HALF_TYPES)}.items()
+    device: (torch.float32, *HALF_TYPES)
+    for device in ("cpu", "cuda")
     if _library.has_native_kernel("block_convolution", device.upper())
 }
 
@@ -42,11 +42,13 @@ def conv_block(
 
     .. math:: \mathrm{conv}(\mathrm{PReLU}(\mathrm{norm}([\mathrm{resample}(x), \mathrm{skip}])))
 
-    with zeros outside the image (``padding="same"``). On the CPU, in float32, 5 x 5 convolutions are made by Winograd's
-    algorithm (:func:`block_convolution`), and so are both their gradients; of all that lies between input and output
-    nothing is kept for the gradient, which computes it again. On CUDA there are kernels for what needs no gradient.
-    Everything else runs as PyTorch's own operations. Differentiable once; results and gradients depend neither on the
-    number of threads nor on the run.
+    with zeros outside the image (``padding="same"``). On the CPU 5 x 5 convolutions are made by Winograd's algorithm
+    (:func:`block_convolution`), and so are both their gradients; of all that lies between input and output nothing is
+    kept for the gradient, which computes it again. On CUDA there are kernels for what needs no gradient. Everything
+    else runs as PyTorch's own operations. float16 and bfloat16 are what is stored between blocks: on the CPU all is
+    computed in float32 and rounded once, whatever instructions the processor has. Under autocast, arguments are cast
+    as those of a convolution. Differentiable once; results and gradients depend neither on the number of threads nor
+    on the run.
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
@@ -57,7 +59,8 @@ def conv_block(
         resample: ``"pool"``: average of 2 x 2 pixels, ``"up"``: twice the size, bilinear, corners not aligned.
 
     Returns:
-        Shape :math:`(B, K, H, W)`.
+        Shape :math:`(B, K, H, W)`, in the dtype of ``x``; a single output, which is a score, in float32 at least, as
+        rounding would make scores equal that are not.
 
     Raises:
         ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
@@ -67,6 +70,7 @@ def conv_block(
         >>> conv_block(x, torch.rand(32, 32, 5, 5), torch.rand(32), skip, torch.rand(32), "up").shape
         torch.Size([1, 32, 8, 8])
     """
+    x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     missing = -len(weight) % LANES if x.device.type == "cpu" else 0
     if missing and len(weight) > 1 and _convolves(x, weight[:1], bias[:1], skip, slope, resample):
         pad = torch.nn.functional.pad  # outputs that are left out again
@@ -74,7 +78,7 @@ def conv_block(
         return conv_block(x, *padded, skip, slope, resample)[:, : len(weight)]
     if not _convolves(x, weight, bias, skip, slope, resample):
         activation = block_activation(x, skip, slope, resample)
-        return torch.nn.functional.conv2d(activation, weight, bias, padding="same")
+        return reference_blocks.convolution(activation, weight, bias)
     if wants_gradient(x, weight, bias, skip, slope):
         return ConvBlock.apply(x, skip, slope, resample, weight, bias)
     norm = None if slope is None else block_norm(x, skip, resample)
@@ -106,6 +110,7 @@ def block_activation(
         >>> torch.allclose(block_activation(x, resample="pool"), torch.nn.functional.avg_pool2d(x, 2))
         True
     """
+    x, skip, slope = as_autocast(x), as_autocast(skip), as_autocast(slope)
     if not has_kernel(x, skip, slope):
         norm = None if slope is None else reference_blocks.block_norm(x, skip, resample)
         return reference_blocks.block_activation(x, skip, norm, slope, resample)
@@ -139,6 +144,7 @@ def block_norm(
         >>> torch.allclose(mean[0], torch.nn.functional.avg_pool2d(x, 2)[0].mean((1, 2)))
         True
     """
+    x, skip = as_autocast(x), as_autocast(skip)
     if has_kernel(x, skip) and not wants_gradient(x, skip):
         return torch.ops.disk_ops.block_norm(x, skip, resample)
     return reference_blocks.block_norm(x, skip, resample)
@@ -157,12 +163,13 @@ def block_convolution(
 
     .. math:: \mathrm{conv}(\mathrm{PReLU}((z - \mu) f)), \qquad z = [\mathrm{resample}(x), \mathrm{skip}]
 
-    with zeros outside the image (``padding="same"``). On the CPU, in float32 and without gradients, 5 x 5 convolutions
-    are made by Winograd's algorithm F(4 x 4, 5 x 5): 64 multiplications for 16 pixels in place of 400, with about twice
-    the rounding error of the direct sum. On CUDA, in float32, float16 and bfloat16 and without gradients, one kernel
-    writes what a convolution reads, computed in float32 and rounded once, and cuDNN convolves it; to one output, a
-    kernel convolves what it computes and nothing is written in between. Everything else runs as PyTorch's own
-    operations, gradients included.
+    with zeros outside the image (``padding="same"``). There are kernels for float32, float16 and bfloat16 without
+    gradients. On the CPU 5 x 5 convolutions are made by Winograd's algorithm F(4 x 4, 5 x 5): 64 multiplications for 16
+    pixels in place of 400, with about twice the rounding error of the direct sum; half types are widened where they are
+    read, computed in float32 and rounded once. On CUDA, one kernel writes what a convolution reads, computed in float32
+    and rounded once, and cuDNN convolves it; to one output, a kernel convolves what it computes and nothing is written
+    in between. Everything else runs as PyTorch's own operations, gradients included. Under autocast, arguments are
+    cast as those of a convolution.
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
@@ -174,7 +181,7 @@ def block_convolution(
         resample: see :func:`block_norm`.
 
     Returns:
-        Shape :math:`(B, K, H, W)`.
+        Shape :math:`(B, K, H, W)`, in the dtype of ``x``; a single output, which is a score, in float32 at least.
 
     Raises:
         ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
@@ -184,6 +191,7 @@ def block_convolution(
         >>> block_convolution(x, weight, bias, norm=block_norm(x, resample="pool"), resample="pool").shape
         torch.Size([1, 32, 4, 4])
     """
+    x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     gradient = wants_gradient(x, weight, bias, skip, norm, slope)
     if not gradient and _convolves(x, weight, bias, skip, slope, resample, norm):
         return torch.ops.disk_ops.block_convolution(x, weight, bias, skip, norm, slope, resample)
@@ -220,6 +228,7 @@ def block_patches(
         >>> torch.equal(patches[0, 0], x[0, :, 2:7, 1:6])
         True
     """
+    x, skip, slope = as_autocast(x), as_autocast(skip), as_autocast(slope)
     if has_kernel(x, skip, slope, norm=norm) and not wants_gradient(x, skip, norm, slope):
         return torch.ops.disk_ops.block_patches(x, keypoints, skip, norm, slope, resample)
     return reference_blocks.block_patches(x, keypoints, skip, norm, slope, resample)
@@ -236,6 +245,7 @@ def describe_block(
     resample: Resample = "none",
 ) -> Tensor:  # [B, N, D]
     """:func:`block_convolution` at keypoints only, L2-normalised; see :func:`disk_ops.ops.describe`."""
+    x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     each = []
     for some in keypoints.split(_PATCHES, dim=1):
         patches = block_patches(x, some, skip, norm, slope, resample).flatten(0, 1)
@@ -246,7 +256,7 @@ def describe_block(
 
 
 def has_kernel(x: Tensor, skip: Tensor | None, *others: Tensor | None, norm: Tensor | None = None) -> bool:
-    """Whether compiled kernels take these: float32 on the CPU with channels in multiples of 16, or any of CUDA."""
+    """Whether compiled kernels take these, as autocast sees them; on the CPU with channels in multiples of 16."""
     if not takes(x, skip, *others, norm=norm):
         return False
     if x.device.type != "cpu":
@@ -258,7 +268,8 @@ def takes(x: Tensor, *others: Tensor | None, norm: Tensor | None = None) -> bool
     """Whether compiled kernels are here and take tensors of this kind; those of CUDA have no gradient."""
     device, dtypes = x.device, KERNEL_DTYPES.get(x.device.type, ())
     tensors = [x, *(tensor for tensor in others if tensor is not None)]
-    if x.dtype not in dtypes or any(tensor.dtype != x.dtype or tensor.device != device for tensor in tensors):
+    dtype = autocast_dtype(x)
+    if dtype not in dtypes or any(autocast_dtype(t) != dtype or t.device != device for t in tensors):
         return False
     if norm is not None:
         if norm.dtype != torch.float32 or norm.device != device:
@@ -272,6 +283,17 @@ def takes(x: Tensor, *others: Tensor | None, norm: Tensor | None = None) -> bool
 def wants_gradient(*tensors: Tensor | None) -> bool:
     """Whether a gradient of one of these may be asked for."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _cast(
+    x: Tensor,  # [B, C1, h, w]
+    weight: Tensor,  # [K, C1 + C2, k, k]
+    bias: Tensor,  # [K]
+    skip: Tensor | None,  # [B, C2, H, W]
+    slope: Tensor | None,  # [C1 + C2]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The tensors of a block as autocast has them."""
+    return as_autocast(x), as_autocast(weight), as_autocast(bias), as_autocast(skip), as_autocast(slope)
 
 
 def _convolves(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops._derivatives import no_second_derivative, refuse_tangents
+from disk_ops.ops._dtypes import as_autocast
 
 
 def describe(
@@ -49,21 +50,9 @@ def describe(
         True
     """
     refuse_tangents("describe", activation, weight, bias)
-    activation, weight, bias = _as_autocast((activation, weight, bias))
+    activation, weight, bias = (as_autocast(tensor) for tensor in (activation, weight, bias))
     _check(activation, weight, bias, keypoints)
     return torch.ops.disk_ops.describe(activation, weight, bias, keypoints)
-
-
-def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Cast as autocast casts the arguments of a convolution."""
-    device = tensors[0].device.type
-    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(
-        tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
-        for tensor in tensors
-    )
 
 
 def _check(activation: Tensor, weight: Tensor, bias: Tensor, keypoints: Tensor) -> None:

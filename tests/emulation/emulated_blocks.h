@@ -10,7 +10,7 @@ namespace {
 at::Tensor block_norm(const at::Tensor& x,                   // [B, C1, h, w]
                       const std::optional<at::Tensor>& skip,  // [B, C2, H, W]
                       std::string_view resample) {
-  check_block(x, skip, std::nullopt, std::nullopt, resample, BlockTypes::kHalf);
+  check_block(x, skip, std::nullopt, std::nullopt, resample);
   return block_norm_on_stream(BlockTensors(x, skip, std::nullopt, std::nullopt, resample), nullptr);
 }
 
@@ -21,8 +21,8 @@ at::Tensor block_convolution(const at::Tensor& x,                    // [B, C1, 
                              const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                              const std::optional<at::Tensor>& slope,  // [C1 + C2]
                              std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
-  check_block_weight(x, skip, weight, bias, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
+  check_block_weight(x, skip, weight, bias, 1);
   return block_convolution_on_stream(BlockTensors(x, skip, norm, slope, resample), weight, bias, nullptr);
 }
 
@@ -31,7 +31,7 @@ at::Tensor block_activation(const at::Tensor& x,                    // [B, C1, h
                             const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                             const std::optional<at::Tensor>& slope,  // [C1 + C2]
                             std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
   return block_activation_on_stream(BlockTensors(x, skip, norm, slope, resample), nullptr);
 }
 
@@ -41,7 +41,7 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
                          const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
                          const std::optional<at::Tensor>& slope,  // [C1 + C2]
                          std::string_view resample) {
-  check_block(x, skip, norm, slope, resample, BlockTypes::kHalf);
+  check_block(x, skip, norm, slope, resample);
   check_block_keypoints(x, keypoints);
   return block_patches_on_stream(BlockTensors(x, skip, norm, slope, resample), keypoints, nullptr);
 }
