@@ -12,11 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
 from disk_ops._keypoints import draw_proposals, find_maxima
+from disk_ops._network import check_channels, maps, precise_heads
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
-from disk_ops.ops import conv_block, describe
+from disk_ops.ops._dtypes import at_least_float32
 from disk_ops.tiled import detect_tiled, limit_for
 
 
@@ -31,6 +32,12 @@ class DISKDetector(nn.Module):
     Calls, weights and results are those of ``kornia.feature.DISK``, except that a plateau keeps one pixel instead of
     none, every size and one-channel images are accepted, keypoints come best first instead of in raster order, and
     nothing is downloaded. Like kornia's, they keep ``window_size // 2`` pixels from the edges; ``border=0`` keeps all.
+
+    In half precision (``detector.half()``, ``detector.to(torch.bfloat16)``) weights and what is stored between
+    convolutions are half: half the memory. On the CPU everything is computed in float32 and rounded where it is stored,
+    whatever instructions the processor has, in about the time of float32; on CUDA convolutions are cuDNN's. Scores,
+    log-probabilities and keypoints are float32, descriptors come in the network's dtype, normalised before rounding.
+    Under autocast the same holds, with weights in float32.
 
     Gradients reach the scores and descriptors (and the weights). Where they aren't needed use
     ``torch.inference_mode()``, which takes less memory and, for large images, tiles.
@@ -110,21 +117,11 @@ class DISKDetector(nn.Module):
             valid: with ``norm="valid"``, the pixels to take into account (default: all).
 
         Returns:
-            heatmap :math:`(B, 1, H, W)` (logits), descriptors :math:`(B, D, H, W)`.
+            heatmap :math:`(B, 1, H, W)` (logits, in float32 at least), descriptors :math:`(B, D, H, W)`.
         """
-        padded, valid = self._network_input(images, valid)
+        heatmap, dense = maps(self.unet, *self._network_input(images, valid), self.desc_dim)
         height, width = images.shape[-2:]
-        if padded.numel() == 0:
-            output = images.new_zeros(images.shape[0], self.desc_dim + 1, height, width)
-        else:
-            output = self.unet(padded) if valid is None else self.unet(padded, valid)
-        self._check_channels(output.shape[1])
-        if padded.numel() and output.shape[-2:] != padded.shape[-2:]:
-            raise ValueError(
-                f"unet must keep the size of the images {list(padded.shape[-2:])}, got {list(output.shape[-2:])}"
-            )
-        output = output[..., :height, :width]
-        return output[:, self.desc_dim :], output[:, : self.desc_dim]
+        return heatmap[..., :height, :width], dense[..., :height, :width]
 
     def forward(
         self,
@@ -307,9 +304,8 @@ class DISKDetector(nn.Module):
         if not keypoints:
             return []
         descriptors = read(pad_sequence(keypoints, batch_first=True))
-        precision = torch.promote_types(heatmap.dtype, torch.float32)
         return [
-            SampledFeatures(xy.to(precision), desc[: len(xy)], logp[chosen])
+            SampledFeatures(xy.to(heatmap.dtype), desc[: len(xy)], logp[chosen])
             for xy, desc, logp, chosen in zip(keypoints, descriptors, samples.logp.flatten(1), accepted, strict=True)
         ]
 
@@ -338,35 +334,17 @@ class DISKDetector(nn.Module):
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]`` of the images.
 
-        Without ``autocast`` both have the weights' precision, whatever autocast made of the network.
+        The heatmap is float32 at least. Without ``autocast`` both have the weights' precision besides, whatever
+        autocast made of the network.
         """
         if not isinstance(self.unet, UNet):
             heatmap, dense = self.heatmap_and_dense_descriptors(images, valid)
-            if not autocast:
-                precision = torch.promote_types(images.dtype, torch.float32)
-                heatmap, dense = heatmap.to(precision), dense.to(precision)
+            dense = dense if autocast else dense.to(at_least_float32(images.dtype))
             return heatmap, lambda keypoints: sample_descriptors(dense, keypoints)
-        weight, bias = self.unet.last_convolution.weight, self.unet.last_convolution.bias
-        assert bias is not None
-        self._check_channels(len(weight))
-        height, width = images.shape[-2:]
-        if autocast:
-            heatmap, reader = self.unet.heads(*self._network_input(images, valid))
-            return heatmap[..., :height, :width], reader
-        activation = self.unet.features(*self._network_input(images, valid))
-        with torch.autocast(images.device.type, enabled=False):
-            precise = activation.to(weight.dtype)
-            heatmap = conv_block(precise, weight[-1:], bias[-1:])[..., :height, :width]
-
-        def read(keypoints: Tensor) -> Tensor:
-            with torch.autocast(images.device.type, enabled=False):
-                return describe(precise, weight[:-1], bias[:-1], keypoints)
-
-        return heatmap, read
-
-    def _check_channels(self, channels: int) -> None:
-        if channels != self.desc_dim + 1:
-            raise ValueError(f"unet must give desc_dim + 1 = {self.desc_dim + 1} channels, got {channels}")
+        check_channels(len(self.unet.last_convolution.weight), self.desc_dim)
+        inputs = self._network_input(images, valid)
+        heatmap, reader = self.unet.heads(*inputs) if autocast else precise_heads(self.unet, *inputs)
+        return heatmap[..., : images.shape[-2], : images.shape[-1]], reader
 
     @property
     def _stride(self) -> int:
@@ -386,8 +364,7 @@ class DISKDetector(nn.Module):
         heatmap, read = self.heatmap_and_reader(images, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
         descriptors = torch.where(maxima.valid[..., None], read(maxima.keypoints), 0)
-        precision = torch.promote_types(heatmap.dtype, torch.float32)
-        return PaddedFeatures(maxima.keypoints.to(precision), maxima.scores, descriptors, maxima.valid)
+        return PaddedFeatures(maxima.keypoints.to(heatmap.dtype), maxima.scores, descriptors, maxima.valid)
 
     def _valid_pixels(
         self, images: Tensor, mask: Tensor | None, image_size: Tensor | None

@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from disk_ops.ops import block_activation, block_convolution, block_norm, conv_block, describe, describe_block
+from disk_ops.ops._dtypes import HALF_TYPES, as_autocast, at_least_float32, autocast_dtype
 from disk_ops.ops.blocks import Resample, has_kernel, takes, wants_gradient
+from disk_ops.reference_blocks import convolution
 
+_ALL = slice(None)
 DOWN_CHANNELS = (16, 32, 64, 64, 64)
 UP_CHANNELS = (64, 64, 64)  # and desc_dim + 1
 
@@ -69,10 +72,22 @@ class ConvBlock(nn.Sequential):
         self,
         x: Tensor,  # [B, C, H, W]
         valid: Tensor | None = None,  # [B, 1, H, W] bool
+        outputs: slice = _ALL,
     ) -> Tensor:
-        """Return the block's output, 0 outside ``valid`` where that is given."""
-        x = self[3](self.activation(x, valid))
+        """Return some or all of the block's outputs, 0 outside ``valid`` where that is given."""
+        activation = self.activation(x, valid)
+        x = self.convolved(activation, outputs) if self.plain else self[3](activation)[:, outputs]
         return x if valid is None else torch.where(valid, x, 0)
+
+    def convolved(
+        self,
+        activation: Tensor,  # [B, C, H, W]
+        outputs: slice = _ALL,
+    ) -> Tensor:  # [B, K, H, W]
+        """Some or all outputs of the convolution; a single one, a score, in float32 at least."""
+        weight, bias = self.convolution.weight, self.convolution.bias
+        assert bias is not None
+        return convolution(as_autocast(activation), as_autocast(weight[outputs]), as_autocast(bias[outputs]))
 
     @property
     def convolution(self) -> nn.Conv2d:
@@ -90,31 +105,34 @@ class ConvBlock(nn.Sequential):
     @property
     def standard(self) -> bool:
         """Whether the modules are those that the ops on blocks stand for."""
+        return self.plain and self.convolution.kernel_size == (5, 5) and (self.slope is not None) == self.gated
+
+    @property
+    def plain(self) -> bool:
+        """Whether the convolution is one with ``padding="same"`` and a bias, and nothing more."""
         convolution = self[3]
         if type(convolution) is not nn.Conv2d or convolution.padding != "same" or convolution.bias is None:
             return False
-        if convolution.kernel_size != (5, 5) or convolution.groups > 1 or convolution.dilation != (1, 1):
-            return False
-        return (self.slope is not None) == self.gated
+        return convolution.groups == 1 and convolution.dilation == (1, 1) and convolution.padding_mode == "zeros"
 
     def fuses(self, x: Tensor, skip: Tensor | None = None) -> bool:
         """Whether there are kernels for :meth:`fused`, and the modules are those that they stand for."""
         if not self.standard:
             return False
         tensors = (self.convolution.weight, self.convolution.bias, self.slope)
-        fits = has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
-        return fits and not torch.is_autocast_enabled(x.device.type)
+        return has_kernel(x, skip, *tensors) if self.gated else takes(x, *tensors)
 
     def fused(
         self,
         x: Tensor,  # [B, C1, h, w]
         skip: Tensor | None,  # [B, C2, H, W]
         resample: Resample,
+        outputs: slice = _ALL,
     ) -> Tensor:  # [B, K, H, W]
-        """The block's output from an input that isn't resampled and joined yet, by :mod:`disk_ops.ops.blocks`."""
-        convolution = self.convolution
-        assert convolution.bias is not None
-        return conv_block(x, convolution.weight, convolution.bias, skip, self.slope, resample)
+        """Some or all outputs, from an input that isn't resampled and joined yet, by :mod:`disk_ops.ops.blocks`."""
+        weight, bias = self.convolution.weight, self.convolution.bias
+        assert bias is not None
+        return conv_block(x, weight[outputs], bias[outputs], skip, self.slope, resample)
 
     def activation(
         self,
@@ -166,11 +184,12 @@ class UpBlock(nn.Module):
         skip: Tensor,  # [B, C2, 2H, 2W]
         valid: Tensor | None = None,  # [B, 1, 2H, 2W] bool
         coarse_valid: Tensor | None = None,  # [B, 1, H, W] bool
+        outputs: slice = _ALL,
     ) -> Tensor:
-        """Return the block's output; with ``valid``, interpolation weighs valid pixels only."""
+        """Return some or all of the block's outputs; with ``valid``, interpolation weighs valid pixels only."""
         if valid is None and coarse_valid is None and self.conv.fuses(x, skip):
-            return self.conv.fused(x, skip, "up")
-        return self.conv(self.merge(x, skip, coarse_valid), valid)
+            return self.conv.fused(x, skip, "up", outputs)
+        return self.conv(self.merge(x, skip, coarse_valid), valid, outputs)
 
     def activation(
         self,
@@ -271,7 +290,9 @@ class UNet(nn.Module):
         images: Tensor,  # [B, 3, H, W]
         valid: Tensor | None = None,  # [B, 1, H, W] bool
     ) -> Tensor:
-        """Return descriptors and heatmap as ``[B, desc_dim + 1, H, W]``.
+        """Return descriptors and heatmap as ``[B, desc_dim + 1, H, W]``, both in the dtype of the network.
+
+        In half precision that makes scores equal which are not: :meth:`maps` and :meth:`heads` don't round the heatmap.
 
         Args:
             images: shape :math:`(B, 3, H, W)` in [0, 1], sizes divisible by 16.
@@ -281,6 +302,19 @@ class UNet(nn.Module):
         """
         x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
         return self._last_block(x, skip, valid, coarse_valid)
+
+    def maps(
+        self,
+        images: Tensor,  # [B, 3, H, W]
+        valid: Tensor | None = None,  # [B, 1, H, W] bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the heatmap ``[B, 1, H, W]``, in float32 at least, and dense descriptors ``[B, desc_dim, H, W]``."""
+        if autocast_dtype(self.last_convolution.weight) not in HALF_TYPES or not self._last_block.conv.plain:
+            output = self(images, valid)
+            return output[:, -1:].to(at_least_float32(output.dtype)), output[:, :-1]
+        inputs = self._up_to_last_block(images, valid)
+        heatmap, descriptors = (self._last_block(*inputs, outputs) for outputs in (slice(-1, None), slice(-1)))
+        return heatmap, descriptors
 
     def features(
         self,
@@ -299,7 +333,10 @@ class UNet(nn.Module):
         images: Tensor,  # [B, 3, H, W]
         valid: Tensor | None = None,  # [B, 1, H, W] bool
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Return the heatmap ``[B, 1, H, W]``, and what gives descriptors ``[B, N, D]`` at pixels ``[B, N, 2]``."""
+        """Return the heatmap ``[B, 1, H, W]``, in float32 at least, and what gives descriptors ``[B, N, D]`` at pixels.
+
+        Pixels are ``[B, N, 2]``, xy.
+        """
         x, skip, valid, coarse_valid = self._up_to_last_block(images, valid)
         last, (weight, bias) = self._last_block, (self.last_convolution.weight, self.last_convolution.bias)
         assert bias is not None
@@ -308,7 +345,7 @@ class UNet(nn.Module):
             heatmap = block_convolution(x, weight[-1:], bias[-1:], skip, norm, slope, "up")
             return heatmap, lambda xy: describe_block(x, weight[:-1], bias[:-1], xy, skip, norm, slope, "up")
         activation = last.activation(x, skip, valid, coarse_valid)
-        heatmap = F.conv2d(activation, weight[-1:], bias[-1:], padding="same")
+        heatmap = last.conv.convolved(activation, slice(-1, None))
         return heatmap, lambda xy: describe(activation, weight[:-1], bias[:-1], xy)
 
     def _up_to_last_block(

@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from comparing import as_sets, assert_same_features, photo_like
+from comparing import assert_same_features, photo_like
 from torch import nn
 
 from disk_ops import DISKDetector, DISKFeatures
@@ -352,26 +352,6 @@ class TestAsModule:
         features = double(images.double(), n=40)[0]
         assert features.keypoints.dtype == features.descriptors.dtype == torch.float64
         assert_same_features(features.to(torch.float32), detector(images, n=40)[0])
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    @torch.no_grad()
-    def test_half_precision(self, device, detector, dtype):
-        images = photo_like(device, 1, 3, 48, 64)
-        features = copy.deepcopy(detector).to(dtype)(images.to(dtype), n=40)[0]
-        assert features.keypoints.dtype == torch.float32  # whole pixels need more than a half
-        assert features.descriptors.dtype == dtype
-        expected = detector(images, n=40)[0]
-        shared = len(as_sets([features])[0] & as_sets([expected])[0])
-        assert shared > (0.8 if dtype == torch.float16 else 0.4) * 40
-
-    @torch.no_grad()
-    def test_autocast(self, device, detector):
-        images = photo_like(device, 1, 3, 48, 64)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            features = detector(images, n=40)[0]
-        assert features.keypoints.dtype == torch.float32 and features.n > 0
-        assert features.descriptors.float().norm(dim=-1).sub(1).abs().max() < 0.02
-        assert len(as_sets([features])[0] & as_sets(detector(images, n=40))[0]) > 0.4 * 40
 
     def test_other_device_is_an_error(self, detector):
         meta = torch.empty(1, 3, 32, 32, device="meta")

@@ -193,8 +193,6 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
         "dtype": arguments.dtype,
         "layout": arguments.layout,
     }
-    if device.type == "cpu" and arguments.dtype != "float32" and worker.is_main:
-        note(f"--dtype {arguments.dtype} is slower than float32 on most CPUs")
     extractor = Extractor(
         detector,
         device,

@@ -50,9 +50,10 @@ def bytes_per_pixel(unet: UNet) -> float:
     """About how many bytes the network takes for each pixel of an image."""
     weight = next(unet.parameters())
     like = weight.detach().new_empty(1, 16, 1, 1)
+    size, on_cpu = weight.element_size() / 4, like.device.type == "cpu"
     if not has_kernel(like, None):
-        return _LAYERED * weight.element_size() / 4
-    return _FUSED if like.device.type == "cpu" else _FUSED_CUDA * weight.element_size() / 4
+        return _LAYERED * (max(size, 1) if on_cpu else size)  # half types are widened
+    return (_FUSED if on_cpu else _FUSED_CUDA) * size
 
 
 def limit_for(

@@ -21,6 +21,7 @@ from disk_ops.tiled.memory import available_memory
 
 CASES = [(1, 480, 640), (8, 480, 640), (1, 1024, 1024), (1, 1200, 1600), (1, 3000, 4000)]
 FEATURES = 2048
+HALF_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 KORNIA_BYTES_PER_PIXEL = 2300  # measured
 
 
@@ -30,6 +31,10 @@ def implementations(images: Tensor, device: str) -> dict[str, Callable[[], objec
     found: dict[str, Callable[[], object]] = {OURS: lambda: detector(images, n=FEATURES)}
     if device.startswith("cuda"):
         found |= forms_on_cuda(images, device)
+    else:
+        for name, dtype in HALF_TYPES.items():
+            half, given = DISKDetector.from_pretrained("start", device).to(dtype), images.to(dtype)
+            found[f"{OURS}, {name}"] = partial(half, given, FEATURES)
     try:
         import kornia.feature as KF
 
@@ -57,7 +62,7 @@ def implementations(images: Tensor, device: str) -> dict[str, Callable[[], objec
 def forms_on_cuda(images: Tensor, device: str) -> dict[str, Callable[[], object]]:
     """Padded results, which nothing waits for, in each precision, called and as CUDA graphs."""
     found: dict[str, Callable[[], object]] = {}
-    for name, dtype in (("float32", torch.float32), ("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+    for name, dtype in {"float32": torch.float32, **HALF_TYPES}.items():
         detector, given = DISKDetector.from_pretrained("start", device).to(dtype), images.to(dtype)
         graphed = GraphedDetector(detector, FEATURES)
         found[f"{OURS}, padded, {name}"] = partial(detector.forward_padded, given, FEATURES)
