@@ -80,8 +80,8 @@ _BEST: dict[str, Literal["max", "min"]] = dict.fromkeys(
 )
 _NOTE = (
     "MMA: mean share of matches within that many pixels; AUC 5: its mean over 1 to 5 pixels. Repeat: repeatability of "
-    "keypoints within 3 pixels. H: share of pairs whose estimated homography moves the corners by so many pixels "
-    "at most, on average."
+    "keypoints within 3 pixels. H: share of pairs whose estimated homography takes the corners to within so many "
+    "pixels of their true places, on average."
 )
 
 
@@ -245,7 +245,7 @@ class HomographyProtocol(Protocol):
             features2.keypoints[matches[:, 1]].float().numpy(),
             errors.numpy(),
         )
-        return f"{record['item']}, {view.name}: {method.name}, {record['n']} keypoints, {counts}", picture
+        return f"{record['item']}, {view.name}: {method.name}, at most {record['n']:,} keypoints, {counts}", picture
 
 
 def without_excluded(sets: Sequence[HomographySet]) -> tuple[list[HomographySet], list[HomographySet]]:

@@ -148,7 +148,7 @@ class PoseProtocol(Protocol):
             "px of the true epipolar lines",
         )
         error = "no pose" if record["error"] is None else f"error {record['error']:.2f}°"
-        return f"{pair.name}: {method.name}, {record['n']} keypoints, {error}, {counts}", picture
+        return f"{pair.name}: {method.name}, at most {record['n']:,} keypoints, {error}, {counts}", picture
 
     def _image(self, view: View, method: Method, n: int) -> _Image:
         def load() -> tuple[np.ndarray, ...]:

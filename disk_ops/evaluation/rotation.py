@@ -219,10 +219,8 @@ class RotationProtocol(Protocol):
             features.keypoints[matches[:, 1]].float().numpy(),
             errors.numpy(),
         )
-        return (
-            f"{record['item']} turned by {record['angle']:g}°: {method.name}, {record['n']} keypoints, {counts}",
-            picture,
-        )
+        turned_by = f"{record['item']} turned by {record['angle']:g}°"
+        return f"{turned_by}: {method.name}, at most {record['n']:,} keypoints, {counts}", picture
 
     def _views(self, name: str) -> tuple[View, View]:
         """The image, and the one that is turned."""

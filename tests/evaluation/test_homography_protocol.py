@@ -323,6 +323,6 @@ def test_sift_on_a_photograph(shared_data, tmp_path) -> None:
     assert [record["matches"] for record in records] == [pair.matches for pair in expected]
     pictures = list(protocol.pictures(records, [parse_method("rootsift").load()]))
     assert len(pictures) == 1 and pictures[0][1].shape[2] == 3
-    assert pictures[0][0].startswith("leuven, img4.png: rootsift, 500 keypoints, ")
+    assert pictures[0][0].startswith("leuven, img4.png: rootsift, at most 500 keypoints, ")
     again = run(protocol, [parse_method("rootsift").load()], [500], tmp_path / "again")
     assert again == records
