@@ -178,6 +178,9 @@ def _write_images(
     rigs: dict[Hashable, tuple[int, int]] = {}  # camera's and rig's id
     pycolmap = require_pycolmap()
     for image in images:
+        if not _is_utf8(image.name):
+            failed(image.name, "the file name is not UTF-8, so it can't be in a COLMAP database; rename the file")
+            continue
         try:
             key, camera = cameras(image.name, image.path, image.size)
         except SfmError as error:
@@ -200,6 +203,14 @@ def _write_images(
     if not written:
         raise SfmError("none of the images could be used")
     return written
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes that aren't, as Python holds them
+        return False
+    return True
 
 
 def _write_matches(

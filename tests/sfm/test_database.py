@@ -153,12 +153,13 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     summary = build(
         tmp_path / "d.db",
         {},
-        images=[*IMAGES, stranger],
+        images=[*IMAGES, stranger, stranger._replace(name="\udcff.png")],
         pairs=[bad, *PAIRS[1:], matches_of(SCENE.names[1], SCENE.names[0])],
         failed=lambda name, reason: told.append((name, str(reason))),
     )
     assert told == [
         ("stranger.png", "its intrinsics are not known"),
+        ("\udcff.png", "the file name is not UTF-8, so it can't be in a COLMAP database; rename the file"),
         (f"{bad.name1} - {bad.name2}", "the matches are of other features: there are fewer keypoints"),
     ]
     assert summary.images == 5 and summary.pairs == 10
