@@ -196,6 +196,39 @@ def test_distances_are_accurate_near_zero(device: torch.device) -> None:
     assert not same.diagonal().any() and torch.equal(same, same.T)
 
 
+def test_large_descriptors_keep_their_distances(device: torch.device) -> None:
+    """Equal ones are at 0 and others at inf where a squared norm overflows, in matches too."""
+    desc1, desc2 = torch.randn(1, 30, 16, device=device), torch.randn(1, 40, 16, device=device)
+    desc1[0, 3] *= 1e25
+    desc2[0, 7], desc2[0, 8] = desc1[0, 3], -desc1[0, 3]
+    exact = torch.cdist(desc1.double(), desc2.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    expected = exact.float().masked_fill(exact > 1e19, math.inf)
+    torch.testing.assert_close(ops.distance_matrix(desc1, desc2), expected, rtol=1e-5, atol=1e-6)
+    found = ops.match_statistics(desc1, desc2, torch.tensor(3.0, device=device), None, None)
+    logits = -3 * exact.masked_fill(exact > 1e19, math.inf)
+    for one, other in zip(found, (logits.logsumexp(2), logits.logsumexp(1)), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+def test_probabilities_of_far_descriptors_are_at_most_1(device: torch.device) -> None:
+    """Logits of 1e10 are known to hundreds in float32, and e to the power of hundreds is infinite."""
+    desc1, desc2 = torch.randn(1, 30, 16, device=device), torch.randn(1, 40, 16, device=device)
+    desc2[0, 8, 2] = 1e10
+    results = []
+    for of, dtype in ((ops, torch.float32), (reference, torch.float64)):
+        inputs = (desc1.to(dtype), desc2.to(dtype), torch.tensor(3.0, dtype=dtype, device=device), None, None)
+        logsumexp = of.match_statistics(*inputs)
+        reward = torch.ones(1, 30, 40, dtype=dtype, device=device)
+        rule = (*inputs, *logsumexp, reward, None, None, None, None, None, 1.5, 1.0, -0.25, False)
+        sums = of._match_sums(*rule, None, None, None)
+        ones = torch.ones(1, 30, dtype=dtype, device=device)
+        results.append((*sums, *of._match_backward(*rule, ones, None, None, *sums[:2], False)[:2]))
+    for found, expected in zip(*results, strict=True):
+        kept = torch.arange(expected.shape[1], device=device) != 8 if expected.shape[1] == 40 else slice(None)
+        assert found.isfinite().all()
+        torch.testing.assert_close(found[:, kept].double(), expected[:, kept], rtol=1e-4, atol=1e-5)
+
+
 def test_gradient_between_near_equal_descriptors_keeps_its_digits(device: torch.device) -> None:
     """It has the direction of a difference that products would lose: theta dA (a - b) / d."""
     desc1 = F.normalize(torch.randn(1, 40, 128, device=device, dtype=torch.float64), dim=-1)

@@ -47,7 +47,7 @@ struct Distance : Tile<real> {
         for (int v = 0; v < kVectors; ++v) {
           const Vector norm = rows.half_norms[i] + norms[v];
           half[v] = norm - T::load(distances + i * kColumns + v * kLanes);
-          near[v] = half[v] < norm * kNear;
+          near[v] = ~(half[v] >= norm * kNear);  // NaN too, which infinite norms make of equal descriptors
         }
         if (T::any(near[0] | near[1])) from_differences(rows.desc + i * rows.stride, packed, columns.depth, near, half);
         for (int v = 0; v < kVectors; ++v)

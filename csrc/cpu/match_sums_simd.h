@@ -44,7 +44,7 @@ struct Sums : Tile<real> {
       if (!rows.present[i]) continue;
       const int64_t row = rows.first + i;
       const Vector logit = T::load(distances + i * kColumns) * -terms.inverse_temperature;
-      const Vector probability = T::exp((logit - terms.logsumexp1[row]) + (logit + offset));
+      const Vector probability = T::exp(T::at_most_0((logit - terms.logsumexp1[row]) + (logit + offset)));
       const Vector weight = terms.weighted ? W::weight(terms, row, column, W::factor(terms, row, column))
                                            : W::reward(terms.reward, row, column);
       const Vector product = hidden ? Vector{} : probability * weight;

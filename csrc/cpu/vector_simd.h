@@ -46,7 +46,10 @@ struct Lanes {
 
   // A probability e^x, 0 below 1e-19: which is nothing beside the others, whose sum is 1, while the product of two
   // such probabilities would be a subnormal number, and those are slow.
-  static inline Vector probability(Vector x) { return exp(x, -43.6f); }
+  static inline Vector probability(Vector x) { return exp(at_most_0(x), -43.6f); }
+
+  // The logarithm of a probability that is the difference of large numbers may round to any number above 0.
+  static inline Vector at_most_0(Vector x) { return x > Vector{} ? Vector{} : x; }  // NaN stays
 
   static inline Vector exp(Vector x, [[maybe_unused]] float lowest) {  // 0 below e^lowest, for float
     if constexpr (sizeof(real) == 8) {

@@ -19,7 +19,8 @@ template <typename C>
 __device__ __forceinline__ PairGradient<C> gradient_of_pair(const MatchRule<C>& rule, C logit,
                                                             const MatchPoint<C>& point1, const MatchPoint<C>& point2,
                                                             int64_t b, int i, int j) {
-  const C row = exp(logit - point1.logsumexp), column = exp(logit - point2.logsumexp), probability = row * column;
+  const C row = probability_of(logit - point1.logsumexp), column = probability_of(logit - point2.logsumexp);
+  const C probability = row * column;
   C weight = 0;
   if (rule.weighted)
     weight = fma(point1.weight + point2.weight, reward_of_pair(rule, point1, point2, b, i, j), point1.weight0);

@@ -79,6 +79,12 @@ __device__ __forceinline__ C logit_of_pair(C distance, C theta) {
   return distance == kNoPair<C> ? lowest_number<C>() : -theta * distance;
 }
 
+// A probability from its logarithm, which as the difference of large numbers may round to any number above 0.
+template <typename C>
+__device__ __forceinline__ C probability_of(C log) {
+  return exp(log > 0 ? C(0) : log);
+}
+
 template <typename T>
 void pack_side(const MatchSide<T>& side, int64_t batch, int depth, cudaStream_t stream) {
   pack_descriptors(side.desc, side.valid, side.packed, batch, depth, stream);

@@ -97,7 +97,7 @@ struct WeightedSums {
         if (logit == lowest_number<C>()) continue;
         const int row = row0 + mine.row(i);
         const MatchPoint<C> point1 = side1.points[b * side1.packed.rows + row];
-        const C probability = exp((logit - point1.logsumexp) + (logit - point2.logsumexp));
+        const C probability = probability_of((logit - point1.logsumexp) + (logit - point2.logsumexp));
         const C reward = reward_of_pair(rule, point1, point2, b, row, column);
         const C weight = fma(point1.weight + point2.weight, reward, point1.weight0);
         const Value value = {probability * weight, probability};

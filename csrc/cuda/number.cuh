@@ -77,5 +77,10 @@ template <typename T>
 DISK_HD T highest_number() {  // +inf
   return -lowest_number<T>();
 }
+template <typename T>
+DISK_HD T largest_finite() {
+  return sizeof(T) == 4 ? static_cast<T>(bits_of<float>(0x7f7fffffu))
+                        : static_cast<T>(bits_of<double>(static_cast<uint64_t>(0x7fefffffffffffffull)));
+}
 
 }  // namespace disk_ops

@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(kTileThreads)
       squares = fma(number, number, squares);
     }
     for (int bit = 16; bit != 0; bit /= 2) squares += __shfl_xor_sync(~0u, squares, bit);
-    if (lane == 0) packed.half_norms[row] = valid == nullptr || valid[row] ? squares / 2 : highest_number<C>();
+    if (lane != 0) continue;
+    const C half = squares / 2, most = largest_finite<C>();  // infinite are those that are not valid alone
+    packed.half_norms[row] = valid == nullptr || valid[row] ? (half > most ? most : half) : highest_number<C>();
   }
 }
 
@@ -45,7 +47,7 @@ template <typename C>
 __device__ __forceinline__ C distance_of_pair(C product, C half_norm1, C half_norm2, const C* __restrict__ desc1,
                                               const C* __restrict__ desc2, int depth) {
   const C norms = half_norm1 + half_norm2, half = norms - product;
-  if (half >= norms * C(0.02)) return sqrt(2 * half);
+  if (half >= norms * C(0.05)) return sqrt(2 * half);
   C squares = 0;
 #pragma unroll 1
   for (int k = 0; k < depth; k += kVectorOf<C>) {
