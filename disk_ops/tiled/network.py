@@ -128,6 +128,7 @@ class TiledNetwork:
         if target in self._kept:
             return box.crop(self._kept[target], Box(0, 0, *self.size(target)))
         needed = self._needed(target, box)
+        last_use = {used: index for index in sorted(needed) if index not in self._kept for used in self._used_by(index)}
         values: dict[int, Tensor] = {}
         for index in sorted(needed):
             if index == IMAGE:
@@ -136,8 +137,9 @@ class TiledNetwork:
                 values[index] = needed[index].crop(self._kept[index], Box(0, 0, *self.size(index)))
             else:
                 values[index] = self._block(index, needed, values)
-                for done in [old for old in values if self._last_use(old, needed) <= index and old != target]:
-                    del values[done]
+                for used in self._used_by(index):
+                    if last_use[used] == index:
+                        del values[used]
         return values[target]
 
     def last_inputs(self, box: Box) -> tuple[Tensor, Tensor, Box]:
@@ -171,9 +173,12 @@ class TiledNetwork:
                 needed[node.skip] = of_skip.joined(needed.get(node.skip))
         return needed
 
-    def _last_use(self, index: int, needed: dict[int, Box]) -> int:
-        return max((user for user in needed if user > IMAGE and user not in self._kept
-                    and index in (self.nodes[user].x, self.nodes[user].skip)), default=len(self.nodes))  # fmt: skip
+    def _used_by(self, index: int) -> tuple[int, ...]:
+        """The tensors that a tensor is computed from."""
+        if index == IMAGE:
+            return ()
+        node = self.nodes[index]
+        return (node.x,) if node.skip is None else (node.x, node.skip)
 
     def _block(self, index: int, needed: dict[int, Box], values: dict[int, Tensor]) -> Tensor:
         node, convolution = self.nodes[index], self.nodes[index].block.convolution
