@@ -1,14 +1,14 @@
 // The table of contents of the native side: the schema of every op, and nothing else.
 //
-// Kernels register themselves where they are defined, by TORCH_LIBRARY_IMPL(disk_ops, CPU | CUDA, m) at the end of
-// csrc/cpu/<op>_cpu.cpp and csrc/cuda/<op>_cuda.cpp. Fake kernels and autograd are registered from Python
-// (disk_ops/ops/). disk_ops/_library.py repeats these strings, for a package without its compiled library;
-// tests/test_library.py checks that both places agree.
+// Kernels register themselves where they are defined, at the end of csrc/cpu/<op>_cpu.cpp and csrc/cuda/<op>_cuda.cpp.
+// Fake kernels and autograd are registered from Python (disk_ops/ops/). disk_ops/_library.py repeats these strings, for
+// a package without its compiled library; tests/test_library.py checks that both places agree.
 
 #include <ATen/core/enum_tag.h>
-#include <torch/library.h>
 
-TORCH_LIBRARY(disk_ops, m) {
+#include "library.h"
+
+DISK_LIBRARY(m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
 
   m.def(

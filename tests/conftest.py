@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +82,20 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("real images are not here: ../shared/data does not exist")
     return path
+
+
+@pytest.fixture(scope="session")
+def emulated_ops() -> None:
+    """The CUDA side as `torch.ops.disk_ops_emu`, compiled unless that was done before."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from emulation import building
+
+    torch.ops.load_library(str(building.emulated_ops()))
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
+def schedule(request: pytest.FixtureRequest, emulated_ops: None) -> Iterator[int]:
+    """The order in which the emulated threads of a block run between barriers."""
+    torch.ops.disk_ops_emu.set_seed(request.param)
+    yield request.param
+    torch.ops.disk_ops_emu.set_seed(0)

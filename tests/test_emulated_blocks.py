@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 from block_cases import CASES, Case, Inputs, make_inputs
-from emulation import building
 
 from disk_ops import reference_blocks
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("emulated_ops")]
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Sums are made in float32 and rounded once: by half a unit in the last place, and a little where float32 has rounded
@@ -40,19 +38,6 @@ ODD = {
 }
 ALL = {**CASES, **ODD}
 MOST_HEAD_CHANNELS = 288  # of blocks_kernel.h
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _library() -> None:
-    torch.ops.load_library(str(building.emulated_ops()))
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
-def schedule(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The order in which the threads of a block run between barriers."""
-    torch.ops.disk_ops_emu.set_seed(request.param)
-    yield request.param
-    torch.ops.disk_ops_emu.set_seed(0)
 
 
 class Given:

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from emulation import building
-
 from disk_ops import reference
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("emulated_ops")]
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 # The reference rounds once as well, so that half types may differ by one unit in the last place.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 ALL_AT_ONCE, FEW_AT_A_TIME = 1 << 24, 700  # numbers of patches
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _library() -> None:
-    torch.ops.load_library(str(building.emulated_ops()))
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
-def schedule(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The order in which the threads of a block run between barriers."""
-    torch.ops.disk_ops_emu.set_seed(request.param)
-    yield request.param
-    torch.ops.disk_ops_emu.set_seed(0)
 
 
 def random_points(batch: int, count: int, width: int, height: int) -> Tensor:
@@ -55,8 +34,8 @@ def check(activation: Tensor, layer: tuple[Tensor, Tensor], keypoints: Tensor) -
     expected = (reference.describe(*arguments), *reference._describe_backward(grad, *arguments))
     for numbers in (ALL_AT_ONCE, FEW_AT_A_TIME):
         actual = (
-            torch.ops.disk_ops_emu.describe(*arguments, numbers),
-            *torch.ops.disk_ops_emu._describe_backward(grad, *arguments, numbers),
+            torch.ops.disk_ops_emu.describe_in_blocks(*arguments, numbers),
+            *torch.ops.disk_ops_emu.describe_backward_in_blocks(grad, *arguments, numbers),
         )
         tolerance = TOLERANCES[activation.dtype]
         for name, ours, theirs in zip(("result", "activation", "weight", "bias"), actual, expected, strict=True):

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from emulation import building
-
 from disk_ops import reference
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("emulated_ops")]
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _library() -> None:
-    torch.ops.load_library(str(building.emulated_ops()))
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
-def schedule(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The order in which the threads of a block run between barriers."""
-    torch.ops.disk_ops_emu.set_seed(request.param)
-    yield request.param
-    torch.ops.disk_ops_emu.set_seed(0)
 
 
 def random_heatmap(*shape: int, values: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -185,7 +166,7 @@ class TestNearestNeighbors:
     ) -> None:
         expected = reference.nearest_neighbors(desc1, desc2, valid1, valid2)
         for tile in tiles if desc1.dtype != torch.float64 else (0,):
-            actual = torch.ops.disk_ops_emu.nearest_neighbors(desc1, desc2, valid1, valid2, tile)
+            actual = torch.ops.disk_ops_emu.nearest_neighbors_in_tiles(desc1, desc2, valid1, valid2, tile)
             for distances in (0, 2):
                 torch.testing.assert_close(actual[distances], expected[distances], rtol=1e-5, atol=1e-6)
                 assert torch.equal(actual[distances + 1], expected[distances + 1]), "indices"
@@ -211,7 +192,7 @@ class TestNearestNeighbors:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_no_dimensions(self, dtype: torch.dtype) -> None:
         for tile in (1, 2):
-            outcome = torch.ops.disk_ops_emu.nearest_neighbors(
+            outcome = torch.ops.disk_ops_emu.nearest_neighbors_in_tiles(
                 torch.zeros(1, 70, 0, dtype=dtype), torch.zeros(1, 3, 0, dtype=dtype), None, None, tile
             )
             for distances, indices in (outcome[:2], outcome[2:]):
@@ -222,7 +203,7 @@ class TestNearestNeighbors:
         base = unit_rows(1, 9, 128, dtype=dtype)
         desc2 = base.repeat(1, 15, 1)  # each row 15 times, in different places of tiles
         for tile in (1, 2):
-            distances1, indices1, distances2, indices2 = torch.ops.disk_ops_emu.nearest_neighbors(
+            distances1, indices1, distances2, indices2 = torch.ops.disk_ops_emu.nearest_neighbors_in_tiles(
                 base, desc2, None, None, tile
             )
             assert (distances1 == 0).all() and (distances2[..., 0] == 0).all()
@@ -259,8 +240,8 @@ class TestNearestNeighbors:
 
     def test_both_ways_agree(self) -> None:
         desc1, desc2 = unit_rows(1, 140, 128, seed=5), unit_rows(1, 90, 128, seed=6)
-        there = torch.ops.disk_ops_emu.nearest_neighbors(desc1, desc2, None, None, 1)
-        back = torch.ops.disk_ops_emu.nearest_neighbors(desc2, desc1, None, None, 2)
+        there = torch.ops.disk_ops_emu.nearest_neighbors_in_tiles(desc1, desc2, None, None, 1)
+        back = torch.ops.disk_ops_emu.nearest_neighbors_in_tiles(desc2, desc1, None, None, 2)
         for one, other in zip(there, (*back[2:], *back[:2]), strict=True):
             assert torch.equal(one, other)
 

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from emulation import building
-
 from disk_ops import reference_reward
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("emulated_ops")]
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-5, torch.bfloat16: 2e-5, torch.float64: 1e-11}
 OUTPUT = {torch.float16: 1e-3, torch.bfloat16: 1e-2}  # of gradients, which come in the descriptors' dtype
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _library() -> None:
-    torch.ops.load_library(str(building.emulated_ops()))
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
-def schedule(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The order in which the threads of a block run between barriers."""
-    torch.ops.disk_ops_emu.set_seed(request.param)
-    yield request.param
-    torch.ops.disk_ops_emu.set_seed(0)
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,32 +11,23 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from emulation import building
 from test_sampling import DTYPES, sample_inputs, seed_tensor
 
 from disk_ops import reference
 from disk_ops._library import has_native_kernel
 
-pytestmark = pytest.mark.emulated
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.usefixtures("emulated_ops"),
+    pytest.mark.skipif(
+        not has_native_kernel("sample_grid", "CPU"),
+        reason="the same bits are promised by the compiled kernels, and there are none",
+    ),
+]
 
 # Of a gradient; half types may differ by one unit in the last place.
 TOLERANCES = {torch.float64: 1e-14, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _library() -> None:
-    if not has_native_kernel("sample_grid", "CPU"):
-        pytest.skip("the same bits are promised by the compiled kernels, and there are none")
-    torch.ops.load_library(str(building.emulated_ops()))
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["ascending", "shuffled-1", "shuffled-2"])
-def schedule(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The order in which the threads of a block run between barriers."""
-    torch.ops.disk_ops_emu.set_seed(request.param)
-    yield request.param
-    torch.ops.disk_ops_emu.set_seed(0)
 
 
 def check(

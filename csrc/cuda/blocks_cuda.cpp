@@ -1,7 +1,6 @@
 // block_norm, block_convolution, block_activation and block_patches for CUDA tensors. Their gradients have no kernels
 // here: with gradients the network runs by PyTorch's own operations.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "blocks_launch.h"
 #include "stream.h"
 
@@ -53,7 +52,7 @@ at::Tensor block_patches(const at::Tensor& x,                    // [B, C1, h, w
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) {
+DISK_CUDA_KERNELS(m) {
   m.impl("block_norm", &block_norm);
   m.impl("block_convolution", &block_convolution);
   m.impl("block_activation", &block_activation);

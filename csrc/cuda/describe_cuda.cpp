@@ -1,6 +1,5 @@
 // describe and its gradient for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "describe_launch.h"
 #include "stream.h"
 
@@ -29,7 +28,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> describe_backward(const at::Tenso
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) {
+DISK_CUDA_KERNELS(m) {
   m.impl("describe", &describe);
   m.impl("_describe_backward", &describe_backward);
 }

@@ -1,6 +1,5 @@
 // distance_matrix for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "distance_matrix_launch.h"
 #include "stream.h"
 
@@ -16,6 +15,6 @@ at::Tensor distance_matrix(const at::Tensor& desc1,    // [B, N, D]
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) { m.impl("distance_matrix", &distance_matrix); }
+DISK_CUDA_KERNELS(m) { m.impl("distance_matrix", &distance_matrix); }
 
 }  // namespace disk_ops

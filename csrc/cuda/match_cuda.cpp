@@ -1,6 +1,5 @@
 // match_statistics, _match_sums and _match_backward for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "match_launch.h"
 #include "stream.h"
 
@@ -75,7 +74,7 @@ MatchGradientTensors match_backward(const at::Tensor& desc1,                // [
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) {
+DISK_CUDA_KERNELS(m) {
   m.impl("match_statistics", &match_statistics);
   m.impl("_match_sums", &match_sums);
   m.impl("_match_backward", &match_backward);

@@ -1,6 +1,5 @@
 // nearest_neighbors for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "nearest_neighbors_launch.h"
 #include "stream.h"
 
@@ -18,6 +17,6 @@ NeighborsBothWays nearest_neighbors(const at::Tensor& desc1,                    
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) { m.impl("nearest_neighbors", &nearest_neighbors); }
+DISK_CUDA_KERNELS(m) { m.impl("nearest_neighbors", &nearest_neighbors); }
 
 }  // namespace disk_ops

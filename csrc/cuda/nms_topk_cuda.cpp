@@ -1,6 +1,5 @@
 // nms_topk for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "nms_topk_launch.h"
 #include "stream.h"
 
@@ -17,6 +16,6 @@ MaximaOfBatch nms_topk(const at::Tensor& heatmap,  // [B, 1, H, W]
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) { m.impl("nms_topk", &nms_topk); }
+DISK_CUDA_KERNELS(m) { m.impl("nms_topk", &nms_topk); }
 
 }  // namespace disk_ops

@@ -1,6 +1,5 @@
 // sample_grid and its gradient for CUDA tensors.
-#include <torch/library.h>
-
+#include "../library.h"
 #include "sample_grid_launch.h"
 #include "stream.h"
 
@@ -32,7 +31,7 @@ at::Tensor sample_grid_backward(const at::Tensor& grad_logp,  // [B, h, w]
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(disk_ops, CUDA, m) {
+DISK_CUDA_KERNELS(m) {
   m.impl("sample_grid", &sample_grid);
   m.impl("_sample_grid_backward", &sample_grid_backward);
 }

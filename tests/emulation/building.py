@@ -36,8 +36,7 @@ def has_fma() -> bool:
 
 def compile_cached(source: Path, flags: Iterable[str], suffix: str) -> Path:
     """Compile and link ``source`` unless that was done before with these flags and these sources."""
-    headers = [*ROOT.glob("csrc/*.h"), *ROOT.glob("csrc/cuda/*.h"), *ROOT.glob("csrc/cuda/*.cuh")]
-    inputs = sorted([source, *headers, *EMULATION.glob("*.h")])
+    inputs = sorted([source, *ROOT.glob("csrc/*.*"), *ROOT.glob("csrc/cuda/*.*"), *EMULATION.glob("*.h")])
     command = [*host_compiler().split(), "-DDISK_EMULATED", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
     command += [f"-I{EMULATION}", *(["-mfma"] if has_fma() else []), *flags]
     state = hashlib.sha256("\0".join(command).encode())
