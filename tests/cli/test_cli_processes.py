@@ -54,12 +54,12 @@ def test_one_of_two_processes_killed_in_the_middle(tmp_path: Path, output: Path)
     arguments = ["extract", folder, "-o", output, *EXTRACT]
     assert main([str(item) for item in [*arguments[:3], tmp_path / "one.h5", *EXTRACT]]) == 0
     both = [start(rank, 2, program, *arguments) for rank in (0, 1)]
-    assert [one.wait(timeout=120) for one in both] == [0, -signal.SIGKILL]  # nobody waits for the lost one
+    assert [one.wait(timeout=600) for one in both] == [0, -signal.SIGKILL]  # nobody waits for the lost one
     both[0].communicate(), both[1].communicate()
     names = {"f.h5.shards/00000-of-00002.h5", "f.h5.shards/00001-of-00002.h5.part"}
     assert files(output.parent) == names
     both = [start(rank, 2, program, *arguments, "--resume") for rank in (0, 1)]
-    told = [one.communicate(timeout=120) for one in both]
+    told = [one.communicate(timeout=600) for one in both]
     assert [one.returncode for one in both] == [0, 0], told
     assert "0 images, 0 features, 6 done before" in told[0][0]
     assert "6 images" in told[1][0] and "only half written" in told[1][1]
@@ -74,7 +74,7 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -115,15 +115,15 @@ def test_a_second_run_on_the_same_file_is_refused(tmp_path: Path, output: Path) 
         "import sys, time\nfrom disk_ops.cli import main\nfrom disk_ops.io import journal\n"
         "append = journal.Journal.append\n"
         f"def slow(self, *record):\n    append(self, *record)\n    open({str(mark)!r}, 'w').close()\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(3600)\n"  # it is stopped before
         "journal.Journal.append = slow\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = ["extract", folder, "-o", output, *EXTRACT]
     running = start(1, 2, program, *command)
     try:
-        for _ in range(600):
-            if mark.exists():
-                break
+        end = time.monotonic() + 600
+        while not mark.exists():
+            assert running.poll() is None and time.monotonic() < end
             time.sleep(0.1)
         part = output.with_name("f.h5.shards") / "00001-of-00002.h5.part"
         size = part.stat().st_size
@@ -132,7 +132,7 @@ def test_a_second_run_on_the_same_file_is_refused(tmp_path: Path, output: Path) 
         statuses += [main([*single, "--resume"]), main([*single, "--overwrite"])]
         assert statuses == [2, 2, 2, 2] and part.stat().st_size == size
         running.terminate()
-        assert running.wait(timeout=30) == 128 + signal.SIGTERM
+        assert running.wait(timeout=300) == 128 + signal.SIGTERM
         assert "interrupted: the images done so far are kept in" in running.communicate()[1]
     finally:
         running.kill()

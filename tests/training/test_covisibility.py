@@ -86,11 +86,11 @@ class TestDraw:
         first = np.repeat(np.arange(3000), 100)
         pairs = np.stack([first, first + np.tile(np.arange(1, 101), 3000)], 1)
         graph = PairGraph("large", names(3000), rng.permutation(pairs[pairs[:, 1] < 3000]))
-        start = time.perf_counter()
+        start = time.process_time()
         drawn = graph.draw(3, 10_000)
         assert len(as_sets(drawn)) == 10_000
         assert np.unique(drawn).size > 2900
-        assert time.perf_counter() - start < 20
+        assert time.process_time() - start < 20
 
     def test_no_pairs_no_tuples(self):
         assert PairGraph("none", names(3), np.zeros((0, 2))).draw(2, 5).shape == (0, 2)

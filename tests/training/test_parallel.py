@@ -27,7 +27,7 @@ def run_in_parallel(config, folder, processes=2):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
     command += ["-m", "disk_ops.cli", "train", str(path), "-o", str(folder), "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
 
 
 def output(folder):
@@ -111,12 +111,12 @@ def test_a_process_that_was_killed_is_told_in_one_line(tmp_path):
     )
     try:
         history = tmp_path / "run" / "history.csv"
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not history.exists() or len(history.read_text().splitlines()) < 2:
             assert first.poll() is None and time.monotonic() < end
             time.sleep(0.05)
         second.kill()
-        _, told = first.communicate(timeout=60)
+        _, told = first.communicate(timeout=300)
         assert first.returncode == 2 and "another process of this training has ended" in told
         assert "Traceback" not in told
     finally:
