@@ -47,7 +47,7 @@ benchmark: $(VENV)/.disk_ops/package $(VENV)/.disk_ops/benchmark
 	@for program in python/benchmarks/bench_*.py; do echo "== $$program"; $(PY) "$$program"; done
 
 cuda-build: $(CUDA_VENV)/.disk_ops/package
-	@$(CUDA_PY) python/check_cuda_build.py --archs "$(CUDA_ARCHS)"
+	@$(CUDA_PY) python/check_cuda_build.py --archs "$(CUDA_ARCHS)" --log $(CUDA_VENV)/.disk_ops/build.log
 
 clean:
 	rm -rf build dist *.egg-info disk_ops/_C.*.so disk_ops/_build_info.json $(VENV)/.disk_ops $(CUDA_VENV)/.disk_ops
@@ -111,6 +111,7 @@ $(CUDA_VENV)/.disk_ops/torch:
 # Installed as users do it, not as an editable: the library of $(VENV) beside the sources stays as it is.
 $(CUDA_VENV)/.disk_ops/package: export DISK_OPS_CUDA := 1
 $(CUDA_VENV)/.disk_ops/package: export TORCH_CUDA_ARCH_LIST := $(CUDA_ARCHS)
+$(CUDA_VENV)/.disk_ops/package: export NVCC_APPEND_FLAGS := -Xptxas -v -Werror all-warnings
 $(CUDA_VENV)/.disk_ops/package: $(CUDA_VENV)/.disk_ops/torch $(PACKAGE) $(NATIVE) $(shell find disk_ops -name '*.py') \
         $(call TORCH_VERSION,$(CUDA_VENV))
 	@rm -rf build/torch-*/lib.*

@@ -1,7 +1,7 @@
 """Checks an installed CUDA build of disk_ops, without a GPU: it loads, and every op has its CUDA kernel, but for those
-that are declared to have none.
+that are declared to have none. From the log of the build, where it is given: no kernel spills or takes too much.
 
-python python/check_cuda_build.py [--archs "8.0;9.0"]
+python python/check_cuda_build.py [--archs "8.0;9.0" [--log build.log]]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kernel_resources
 import torch
 
 import disk_ops
@@ -52,11 +53,17 @@ def main() -> int:
     """Print the outcome; 0 if the build is complete."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archs", default="", help="architectures that must be in the library, e.g. '8.0;9.0'")
+    parser.add_argument("--log", type=Path, help="what was printed while it was built, with ptxas -v")
     arguments = parser.parse_args()
     found = problems(arguments.archs)
+    archs = arguments.archs.replace("+PTX", "").split(";")
+    if arguments.log is not None:
+        found += kernel_resources.faults_of_build(arguments.log.read_text(encoding="utf-8", errors="replace"), archs)
     for problem in found:
         print(f"cuda-build: {problem}", file=sys.stderr)
     if not found:
+        if arguments.log is not None:
+            kernel_resources.record(archs)
         info = _library.library_status().build_info or {}
         both = [op for op in _library.OPS if op not in _library.CPU_ONLY]
         print(
