@@ -77,19 +77,29 @@ class TestBlockConvolution:
             block_convolution(crop, weight, bias), block_convolution(crop.contiguous(), weight, bias), rtol=0, atol=0
         )
 
-    def test_does_not_depend_on_threads_and_batch(self):
-        x, weight, bias = torch.randn(3, 16, 40, 52), torch.randn(16, 16, 5, 5), torch.randn(16)
+    def test_does_not_depend_on_threads(self, inputs):
+        given = inputs.float()
+        height, width = inputs.activation().shape[2:]
+        points = torch.randint(min(height, width), (len(given.x), 60, 2))
         threads = torch.get_num_threads()
         results = []
         try:
             for number in (1, 2, 3):
                 torch.set_num_threads(number)
-                results.append(block_convolution(x, weight, bias, norm=block_norm(x)))
+                norm = block_norm(given.x, given.skip, given.resample)
+                rest = (given.skip, norm, given.slope, given.resample)
+                output = block_convolution(given.x, given.weight, given.bias, *rest)
+                activation = block_activation(given.x, given.skip, given.slope, given.resample)
+                results.append((norm, output, block_patches(given.x, points, *rest), activation))
         finally:
             torch.set_num_threads(threads)
-        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+        for other in results[1:]:
+            assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+    def test_does_not_depend_on_the_batch(self):
+        x, weight, bias = torch.randn(3, 16, 40, 52), torch.randn(16, 16, 5, 5), torch.randn(16)
         alone = torch.cat([block_convolution(image, weight, bias, norm=block_norm(image)) for image in x.split(1)])
-        torch.testing.assert_close(alone, results[0])
+        torch.testing.assert_close(alone, block_convolution(x, weight, bias, norm=block_norm(x)))
 
     def test_nan_stays_where_it_is_read(self):
         x = torch.randn(1, 16, 40, 40)

@@ -134,6 +134,22 @@ class TestCompiled:
         assert library.name in maps
         assert not re.search(r"libgomp.*/(usr/)?lib/", needed)
 
+    @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc/self/task")
+    def test_as_many_threads_as_torch_is_told(self):
+        """Also where the environment asks for one: tests of several threads set their number themselves."""
+        code = (
+            "import os, torch, disk_ops\n"
+            "def threads(number):\n"
+            "    torch.set_num_threads(number)  # which starts threads for other libraries\n"
+            "    before = len(os.listdir('/proc/self/task'))\n"
+            "    torch.ops.disk_ops.nearest_neighbors(torch.rand(1, 999, 64), torch.rand(1, 999, 64), None, None)\n"
+            "    return len(os.listdir('/proc/self/task')) - before\n"
+            "print(threads(1), threads(3))"
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert result.stdout.split() == ["0", "2"], result.stderr
+
 
 class TestSchemas:
     def test_one_list(self):
