@@ -1,6 +1,8 @@
 # make demo | test | lint | benchmark | cuda-build. The first call makes $(VENV) and installs all that is needed; later
 # calls start at once. Name another torch or environment on the command line:
 #   make demo TORCH=torch==2.11.0        make test VENV=~/my-venv
+# The tests run on all cores. Options of pytest come after those given here:
+#   make test PYTEST_ARGS="tests/test_nms.py -x"        make test PYTEST_ARGS="-n 0 -s" (in one process, showing output)
 # A torch that can already be imported in $(VENV) is kept, whatever TORCH says.
 
 SHELL := bash
@@ -36,7 +38,7 @@ demo: $(VENV)/.disk_ops/package
 	@$(VENV)/bin/disk-ops demo
 
 test: $(VENV)/.disk_ops/package $(VENV)/.disk_ops/test
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.disk_ops/package $(VENV)/.disk_ops/lint
 	@$(PY) -m ruff check .

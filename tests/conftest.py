@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKER_MEMORY = 2 << 30  # bytes, about what a worker of pytest-xdist and the programs that its tests start take
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 # How far a result of one dtype may be from the same result in float64.
 TOLERANCES = {
@@ -27,7 +29,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--dtype", default="float32", choices=sorted(DTYPES), help="dtype of the `dtype` fixture")
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory() -> int | None:
+    """Bytes that programs can still take; None where the system doesn't say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a worker for each core, as far as there is memory."""
+    memory = free_memory()
+    return cores() if memory is None else max(1, min(cores(), memory // WORKER_MEMORY))
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    workers = getattr(config.option, "numprocesses", None)
+    if workers:  # they and what their tests start share the cores: threads beyond these would only wait for each other
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
     device = torch.device(config.getoption("--device"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise pytest.UsageError(f"--device {device}: torch {torch.__version__} sees no CUDA device")

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def programs() -> dict[str, Path]:
-    building.host_compiler()  # skips here, not in a thread
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        built = {name: pool.submit(building.sanitized_kernels, *flags) for name, flags in VARIANTS.items()}
-        return {name: program.result() for name, program in built.items()}
-
-
-def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
+def run(variant: str, *arguments: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
     """Run to the first finding; without randomised addresses where ThreadSanitizer has no place for its memory."""
+    program = building.sanitized_kernels(*VARIANTS[variant])
     environment = {
         **os.environ,
         "CUEMU_SEED": str(seed),
@@ -48,7 +40,7 @@ def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedPr
     command = [str(program), *arguments]
 
     def once(prefix: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*prefix, *command], env=environment, capture_output=True, text=True, timeout=300)
+        return subprocess.run([*prefix, *command], env=environment, capture_output=True, text=True, timeout=900)
 
     result = once([])
     if "unexpected memory mapping" in result.stderr:
@@ -78,14 +70,14 @@ def run(program: Path, *arguments: str, seed: int = 0) -> subprocess.CompletedPr
         ("thread", "blocks", 2),
     ],
 )
-def test_nothing_found(programs: dict[str, Path], variant: str, kernels: str, seed: int) -> None:
-    result = run(programs[variant], kernels, seed=seed)
+def test_nothing_found(variant: str, kernels: str, seed: int) -> None:
+    result = run(variant, kernels, seed=seed)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     assert "Sanitizer:" not in result.stderr and "runtime error" not in result.stderr, result.stderr[-4000:]
 
 
-def test_write_beyond_a_list_is_found(programs: dict[str, Path]) -> None:
-    result = run(programs["address"], "short-list")
+def test_write_beyond_a_list_is_found() -> None:
+    result = run("address", "short-list")
     assert result.returncode != 0
     assert "heap-buffer-overflow" in result.stderr and "find_maxima_in_tiles_kernel" in result.stderr
 
@@ -100,7 +92,7 @@ def test_write_beyond_a_list_is_found(programs: dict[str, Path]) -> None:
         ("blocks", "block_moments_kernel"),
     ],
 )
-def test_missing_barrier_is_found(programs: dict[str, Path], kernels: str, where: str) -> None:
-    result = run(programs["planted"], kernels)
+def test_missing_barrier_is_found(kernels: str, where: str) -> None:
+    result = run("planted", kernels)
     assert result.returncode == 66, result.stdout[-2000:] + result.stderr[-4000:]
     assert "data race" in result.stderr and where in result.stderr

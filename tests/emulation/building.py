@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATION = ROOT / "tests" / "emulation"
@@ -43,16 +44,19 @@ def compile_cached(source: Path, flags: Iterable[str], suffix: str) -> Path:
     for path in inputs:
         state.update(path.read_bytes())
     target = ROOT / "build" / "emulation" / f"{source.stem}-{state.hexdigest()[:16]}{suffix}"
-    if target.exists():
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}")  # renamed when complete
-    sources_first = [command[0], str(source), *command[1:], "-o", str(partial)]  # libraries come after what needs them
-    result = subprocess.run(sources_first, capture_output=True, text=True)
-    if result.returncode != 0:
-        pytest.fail(f"{source.name} doesn't compile:\n{result.stderr[-4000:]}", pytrace=False)
-    partial.rename(target)
+    with FileLock(f"{target}.lock"):  # the tests may run in several processes
+        if not target.exists():
+            compile_to(target, [command[0], str(source), *command[1:]])  # libraries come after what needs them
     return target
+
+
+def compile_to(target: Path, command: list[str]) -> None:
+    partial = target.with_name(f"{target.name}.partial")  # renamed when complete
+    result = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True)
+    if result.returncode != 0:
+        pytest.fail(f"{target.name} doesn't compile:\n{result.stderr[-4000:]}", pytrace=False)
+    partial.rename(target)
 
 
 def emulated_ops() -> Path:
