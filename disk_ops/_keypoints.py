@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops import GridSamples, LocalMaxima, nms_topk, sample_grid
+from disk_ops.ops._dtypes import at_least_float32
+from disk_ops.subpixel import refine_keypoints
 
 
 def find_maxima(
@@ -67,6 +69,19 @@ def _compact(maxima: LocalMaxima, chosen: Tensor, n: int | None) -> LocalMaxima:
         torch.where(valid, maxima.scores.gather(1, order), 0),
         valid,
     )
+
+
+def positions(
+    heatmap: Tensor,  # [B, 1, H, W]
+    maxima: LocalMaxima,
+    keep: Tensor | None,  # [B, 1, H, W] bool
+    subpixel: bool,
+) -> Tensor:  # [B, N, 2]
+    """Return where the maxima are, as floating-point numbers: whole pixels, or refined."""
+    if not subpixel:
+        return maxima.keypoints.to(at_least_float32(heatmap.dtype))
+    refined = refine_keypoints(heatmap, maxima.keypoints, keep)
+    return torch.where(maxima.valid[..., None], refined, 0)
 
 
 def draw_proposals(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
-from disk_ops._keypoints import draw_proposals, find_maxima
+from disk_ops._keypoints import draw_proposals, find_maxima, positions
 from disk_ops._network import check_channels, maps, precise_heads
 from disk_ops.checkpoint import descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
@@ -49,6 +49,8 @@ class DISKDetector(nn.Module):
             implementation does. ``"valid"`` takes them, and everything else, from valid pixels only (those inside
             ``image_size`` and ``mask``), so that an image gives the same features alone and in a padded batch, and
             what is masked has no influence.
+        subpixel: move keypoints to the peak of the quadratic through the scores around them, by at most half a pixel
+            (:func:`disk_ops.subpixel.refine_keypoints`). Scores and descriptors stay those of the whole pixel.
 
     Example:
         >>> detector = DISKDetector.from_pretrained("start")
@@ -58,7 +60,12 @@ class DISKDetector(nn.Module):
     """
 
     def __init__(
-        self, desc_dim: int = 128, unet: nn.Module | None = None, *, norm: Literal["instance", "valid"] = "instance"
+        self,
+        desc_dim: int = 128,
+        unet: nn.Module | None = None,
+        *,
+        norm: Literal["instance", "valid"] = "instance",
+        subpixel: bool = False,
     ) -> None:
         super().__init__()
         if desc_dim < 1:
@@ -70,7 +77,7 @@ class DISKDetector(nn.Module):
         if norm == "valid" and unet is not None and not isinstance(unet, UNet):
             raise ValueError("norm='valid' needs the network of disk_ops.model, got a unet of another type")
         self.desc_dim = desc_dim
-        self.norm = norm
+        self.norm, self.subpixel = norm, subpixel
         self.unet = UNet(desc_dim=desc_dim) if unet is None else unet
 
     @classmethod
@@ -80,6 +87,7 @@ class DISKDetector(nn.Module):
         device: torch.device | str | None = None,
         *,
         norm: Literal["instance", "valid"] = "instance",
+        subpixel: bool = False,
     ) -> DISKDetector:
         """Load weights: bundled, from a file, or from a state dict; nothing is downloaded or executed.
 
@@ -88,6 +96,7 @@ class DISKDetector(nn.Module):
                 and those of kornia or of the released training code included), or a mapping of tensors.
             device: where the detector goes.
             norm: see :class:`DISKDetector`.
+            subpixel: see :class:`DISKDetector`.
 
         Returns:
             The detector in evaluation mode.
@@ -96,7 +105,7 @@ class DISKDetector(nn.Module):
             FileNotFoundError, ValueError: no such checkpoint, or what is wrong with it.
         """
         weights = read_state_dict(checkpoint)
-        detector = cls(descriptor_dimension(weights), norm=norm)
+        detector = cls(descriptor_dimension(weights), norm=norm, subpixel=subpixel)
         try:
             detector.load_state_dict(weights)
         except RuntimeError as error:
@@ -173,7 +182,7 @@ class DISKDetector(nn.Module):
         assert isinstance(self.unet, UNet)
         keep = self._valid_pixels(images, mask, image_size)
         maxima = (n, window_size, score_threshold, keep, border, image_size)
-        return detect_tiled(self.unet, images, limit, *maxima, statistics == "sampled", progress)
+        return detect_tiled(self.unet, images, limit, *maxima, statistics == "sampled", progress, self.subpixel)
 
     def forward_padded(
         self,
@@ -246,7 +255,8 @@ class DISKDetector(nn.Module):
         keep = self._valid_pixels(img, mask, None)
         heatmap, dense = self.heatmap_and_dense_descriptors(img, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border)
-        return lafs_from_keypoints(maxima.keypoints, maxima.valid), maxima.scores, dense
+        keypoints = positions(heatmap, maxima, keep, self.subpixel)
+        return lafs_from_keypoints(keypoints, maxima.valid), maxima.scores, dense
 
     def describe(
         self,
@@ -364,7 +374,8 @@ class DISKDetector(nn.Module):
         heatmap, read = self.heatmap_and_reader(images, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
         descriptors = torch.where(maxima.valid[..., None], read(maxima.keypoints), 0)
-        return PaddedFeatures(maxima.keypoints.to(heatmap.dtype), maxima.scores, descriptors, maxima.valid)
+        keypoints = positions(heatmap, maxima, keep, self.subpixel)
+        return PaddedFeatures(keypoints, maxima.scores, descriptors, maxima.valid)
 
     def _valid_pixels(
         self, images: Tensor, mask: Tensor | None, image_size: Tensor | None

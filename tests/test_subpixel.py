@@ -1,4 +1,4 @@
-"""disk_ops.subpixel: keypoints move to the peak of the quadratic through the scores around them."""
+"""disk_ops.subpixel: keypoints move to the peak of the quadratic through the scores around them, in every result."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import math
 
 import pytest
 import torch
+from comparing import photo_like
 from torch import Tensor
 
+from disk_ops import DISKDetector
+from disk_ops.evaluation.features import CellExtractor, DetectorExtractor
+from disk_ops.evaluation.methods import parse_method
+from disk_ops.ops import distance_matrix
 from disk_ops.subpixel import refine_keypoints
 
 CENTRE = torch.tensor([[[2, 2]]])
@@ -126,3 +131,75 @@ def test_dynamo() -> None:
 def test_wrong_arguments_are_named(arguments: tuple[Tensor, ...], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must"):
         refine_keypoints(*arguments)
+
+
+@pytest.fixture(scope="module")
+def whole(device: torch.device) -> DISKDetector:
+    return DISKDetector.from_pretrained(device=device)
+
+
+@pytest.fixture(scope="module")
+def refined(device: torch.device) -> DISKDetector:
+    return DISKDetector.from_pretrained(device=device, subpixel=True)
+
+
+class TestDetector:
+    @torch.inference_mode()
+    def test_only_positions_differ(self, whole: DISKDetector, refined: DISKDetector, device: torch.device) -> None:
+        images = photo_like(device, 2, 3, 70, 90)
+        heatmap, _ = whole.heatmap_and_dense_descriptors(images)
+        for i, (found, moved) in enumerate(zip(whole(images, n=50), refined(images, n=50), strict=True)):
+            expected = refine_keypoints(heatmap[i, None], found.keypoints[None])[0]
+            torch.testing.assert_close(moved.keypoints, expected, rtol=0, atol=2e-3)
+            assert (moved.keypoints != found.keypoints).any(1).float().mean() > 0.9
+            assert torch.equal(moved.descriptors, found.descriptors)
+            assert torch.equal(moved.detection_scores, found.detection_scores)
+
+    @torch.inference_mode()
+    def test_all_entry_points_agree(self, refined: DISKDetector, device: torch.device) -> None:
+        images = photo_like(device, 1, 3, 70, 90)
+        images = torch.cat([images, torch.zeros_like(images)])  # nothing is found in the second
+        found = refined(images, n=20)[0].keypoints
+        padded = refined.forward_padded(images, 20)
+        assert torch.equal(padded.keypoints[0], found) and not padded.keypoints[~padded.valid].any()
+        assert torch.equal(refined.forward_laf(images, n=20)[0][0, :, :, 2], found)
+        torch.testing.assert_close(refined.detect(images, n=20)[0][0, :, :, 2], found, rtol=0, atol=2e-3)
+        assert torch.equal(DetectorExtractor(refined, 20)(images[0]).keypoints, found.cpu())
+        cells = CellExtractor(refined, 20)(images[0]).keypoints
+        assert (cells != cells.round()).any(1).float().mean() > 0.9
+
+    @torch.inference_mode()
+    def test_in_tiles(self, refined: DISKDetector, device: torch.device) -> None:
+        images, mask = photo_like(device, 2, 3, 201, 333), torch.ones(2, 1, 201, 333, dtype=torch.bool, device=device)
+        mask[1, :, 50:, 90:] = False
+        options = {
+            "n": 150,
+            "window_size": 1,
+            "border": 0,
+            "mask": mask,
+            "image_size": torch.tensor([[333, 201], [9, 8]]),
+        }
+        for whole, tiled in zip(refined(images, **options), refined(images, max_memory=0.001, **options), strict=True):
+            apart = distance_matrix(whole.keypoints, tiled.keypoints)  # near ties may come in another order
+            assert whole.n == tiled.n > 5
+            assert apart.amin(0).max() < 5e-3 and apart.amin(1).max() < 5e-3
+
+    @torch.inference_mode()
+    def test_the_same_alone_and_in_a_padded_batch(self, device: torch.device) -> None:
+        detector = DISKDetector.from_pretrained(device=device, norm="valid", subpixel=True)
+        image = photo_like(device, 1, 3, 40, 56)
+        canvas = torch.rand(1, 3, 64, 80, device=device)
+        canvas[..., :40, :56] = image
+        alone = detector(image, border=0)[0]
+        padded = detector(canvas, border=0, image_size=torch.tensor([[56, 40]]))[0]
+        torch.testing.assert_close(padded.keypoints, alone.keypoints, rtol=0, atol=5e-3)
+
+    @torch.inference_mode()
+    def test_as_a_method_of_evaluations(self, refined: DISKDetector, device: torch.device) -> None:
+        image = photo_like(device, 1, 3, 70, 90)[0]
+        spec, plain = parse_method("disk+subpixel"), parse_method("disk")
+        method = spec.load(device)
+        assert (method.name, spec.kind) == ("disk+subpixel", "disk")
+        assert method.fingerprint != plain.load(device).fingerprint
+        assert torch.equal(method.extract(image, 20).keypoints, refined(image[None], n=20)[0].keypoints.cpu())
+        assert parse_method("disk+subpixel:start").name == "disk+subpixel:start"

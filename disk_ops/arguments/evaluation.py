@@ -58,7 +58,8 @@ def add_protocol(
         nargs="+",
         default=methods,
         metavar="METHOD",
-        help=f"disk[:CHECKPOINT]{'' if only_disk else others} (default: {' '.join(methods)})",
+        help=f"disk[:CHECKPOINT], disk+subpixel[:CHECKPOINT]{'' if only_disk else others} "
+        f"(default: {' '.join(methods)})",
     )
     parser.add_argument(
         "--n",

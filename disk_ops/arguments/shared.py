@@ -58,6 +58,11 @@ def add_detector(parser: argparse.ArgumentParser) -> None:
         "original image. 0: never scale (default: %(default)s)",
     )
     add_maxima(parser)
+    parser.add_argument(
+        "--subpixel",
+        action="store_true",
+        help="move keypoints to the peak of the scores around them, between pixels",
+    )
     add_weights(parser)
     add_device(parser)
 

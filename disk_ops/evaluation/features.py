@@ -16,6 +16,7 @@ from disk_ops._keypoints import find_maxima
 from disk_ops.detector import DISKDetector
 from disk_ops.matching import MutualNearestNeighbor
 from disk_ops.ops import sample_grid
+from disk_ops.subpixel import refine_keypoints
 
 
 class Features(NamedTuple):
@@ -84,7 +85,7 @@ class CellExtractor:
         weight = next(self.detector.parameters())
         with torch.inference_mode():
             heatmap, read = self.detector.heatmap_and_reader(image.to(weight.device, weight.dtype)[None], None)
-            return best_of_cells(heatmap, read, self.n, self.cell)
+            return best_of_cells(heatmap, read, self.n, self.cell, self.detector.subpixel)
 
 
 def best_of_cells(
@@ -92,13 +93,14 @@ def best_of_cells(
     read: Reader,
     n: int | None,
     cell: int,
+    subpixel: bool = False,
 ) -> Features:
     """The features of :class:`CellExtractor` from the network's maps of an image."""
     samples = sample_grid(heatmap, cell, mode="argmax")
     keypoints = samples.keypoints[samples.accepted]  # [N, 2]
     scores = heatmap[0, 0, keypoints[:, 1], keypoints[:, 0]]
     best = scores.argsort(descending=True, stable=True)[:n]
-    return _described(keypoints[best], scores[best], read)
+    return _described(heatmap, keypoints[best], scores[best], read, subpixel)
 
 
 def best_of_windows(
@@ -106,19 +108,22 @@ def best_of_windows(
     read: Reader,
     n: int | None,
     window_size: int,
+    subpixel: bool = False,
 ) -> Features:
     """The features of :class:`DetectorExtractor` from the network's maps of an image."""
     found = find_maxima(heatmap, n, window_size, score_threshold=0.0, keep=None, border=None)
-    return _described(found.keypoints[found.valid], found.scores[found.valid], read)
+    return _described(heatmap, found.keypoints[found.valid], found.scores[found.valid], read, subpixel)
 
 
 def _described(
+    heatmap: Tensor,  # [1, 1, H, W]
     keypoints: Tensor,  # [N, 2] int64
     scores: Tensor,  # [N]
     read: Reader,
+    subpixel: bool,
 ) -> Features:
-    precision = torch.promote_types(scores.dtype, torch.float32)
-    return Features(keypoints.to(precision).cpu(), read(keypoints[None])[0].cpu(), scores.cpu())
+    places = refine_keypoints(heatmap, keypoints[None])[0] if subpixel else keypoints.to(scores.dtype)
+    return Features(places.cpu(), read(keypoints[None])[0].cpu(), scores.cpu())
 
 
 class Sift:

@@ -1,8 +1,8 @@
 """Local features that are compared: DISK, OpenCV's SIFT and RootSIFT, and kornia's, by the names that a user gives.
 
-``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``sift``, ``rootsift``, ``kornia:NAME`` and
-``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its weights from CHECKPOINT, or from
-torch hub's cache where they are there already.
+``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``disk+subpixel`` (keypoints between pixels), ``sift``,
+``rootsift``, ``kornia:NAME`` and ``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its
+weights from CHECKPOINT, or from torch hub's cache where they are there already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import CellExtractor, DetectorExtractor, Features, RootSift, Sift
 from disk_ops.evaluation.kornia_methods import KORNIA_MODELS, find_kornia_weights, load_kornia
 
-FORMS = "disk[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
+FORMS = "disk[:CHECKPOINT], disk+subpixel[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class MethodSpec:
     kind: Literal["disk", "sift", "rootsift", "kornia"]
     model: str = ""  # of kornia
     checkpoint: str = ""  # a name or path; empty for the default
+    subpixel: bool = False  # of disk
 
     def load(self, device: str | torch.device = "cpu") -> Method:
         """Load the weights onto a device.
@@ -86,7 +87,7 @@ class MethodSpec:
         if self.kind != "disk":
             raise EvaluationError(f"--method {self.name} has no detector of DISK: disk[:CHECKPOINT] is needed")
         try:
-            return DISKDetector.from_pretrained(self.checkpoint or "start").to(device).eval()
+            return DISKDetector.from_pretrained(self.checkpoint or "start", device, subpixel=self.subpixel)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise EvaluationError(f"--method {self.name}: {error}") from error
 
@@ -117,7 +118,8 @@ def cell_method(detector: DISKDetector, name: str, cell: int = 8) -> Method:
 
 def _fingerprint(detector: DISKDetector, variant: str) -> str:
     device = next(detector.parameters()).device.type
-    return f"disk {weights_digest(detector.state_dict())} {variant} {device} {disk_ops.__version__}"
+    refined = " subpixel" if detector.subpixel else ""
+    return f"disk {weights_digest(detector.state_dict())} {variant}{refined} {device} {disk_ops.__version__}"
 
 
 def parse_method(text: str) -> MethodSpec:
@@ -129,12 +131,13 @@ def parse_method(text: str) -> MethodSpec:
     kind, _, rest = text.partition(":")
     if kind in ("sift", "rootsift") and not rest:
         return MethodSpec(kind, kind)  # type: ignore[arg-type]
-    if kind == "disk":
+    if kind in ("disk", "disk+subpixel"):
         try:
             find_checkpoint(rest or "start")
         except (OSError, ValueError) as error:
             raise EvaluationError(f"--method {text}: {error}") from error
-        return MethodSpec(f"disk:{Path(rest).name}" if rest else "disk", "disk", checkpoint=rest)
+        name = f"{kind}:{Path(rest).name}" if rest else kind
+        return MethodSpec(name, "disk", checkpoint=rest, subpixel=kind == "disk+subpixel")
     if kind == "kornia":
         model, _, checkpoint = rest.partition(":")
         if model not in KORNIA_MODELS:

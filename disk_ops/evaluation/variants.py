@@ -104,7 +104,7 @@ class Variants:
         found: list[np.ndarray] = []
         for detection in self.detections:
             best = best_of_cells if detection.kind == "cell" else best_of_windows
-            features = best(heatmap, read, n, detection.size)
+            features = best(heatmap, read, n, detection.size, self.detector.subpixel)
             assert features.scores is not None
             found += [part.numpy() for part in (features.keypoints, features.descriptors, features.scores)]
         return tuple(found)

@@ -84,10 +84,12 @@ def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
     return device
 
 
-def load_detector(weights: str, device: torch.device, dtype: str = "float32") -> tuple[DISKDetector, str]:
+def load_detector(
+    weights: str, device: torch.device, dtype: str = "float32", subpixel: bool = False
+) -> tuple[DISKDetector, str]:
     """The detector, ready for inference, and a hash of its weights (of their values, not of the file)."""
     try:
-        detector = DISKDetector.from_pretrained(weights)
+        detector = DISKDetector.from_pretrained(weights, subpixel=subpixel)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"--weights {weights}: {error}") from error
     digest = weights_digest(detector.state_dict())

@@ -181,7 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker) -> int:
     start = time.perf_counter()
     device = pick_device(arguments.device, worker)
-    detector, weights_hash = load_detector(arguments.weights, device, arguments.dtype)
+    detector, weights_hash = load_detector(arguments.weights, device, arguments.dtype, arguments.subpixel)
     settings = {
         "program": "disk-ops extract",
         "weights": weights_hash,
@@ -189,6 +189,7 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
         "max_size": arguments.max_size,
         "window_size": arguments.window_size,
         "score_threshold": arguments.score_threshold,
+        "subpixel": arguments.subpixel,
         "masks": arguments.mask_dir is not None,
         "dtype": arguments.dtype,
         "layout": arguments.layout,

@@ -124,7 +124,7 @@ def _read_picture(path: Path) -> Picture:
 
 def _detected(arguments: argparse.Namespace, pictures: list[Picture]) -> list[View]:
     device = pick_device(arguments.device)
-    detector, _ = load_detector(arguments.weights, device)
+    detector, _ = load_detector(arguments.weights, device, subpixel=arguments.subpixel)
     n = number_of_keypoints(arguments)
     extractor = Extractor(detector, device, torch.float32, n, arguments.window_size, arguments.score_threshold)
     return [

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disk_ops._images import check_images, repeat_channel
-from disk_ops._keypoints import find_maxima
+from disk_ops._keypoints import find_maxima, positions
 from disk_ops.features import DISKFeatures
 from disk_ops.model import UNet
 from disk_ops.ops import block_convolution, describe_block, nms_topk
@@ -26,7 +26,7 @@ class Best:
 
     def __init__(self, n: int | None, width: int) -> None:
         self._n, self._width = n, width
-        self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._parts: list[tuple[Tensor, ...]] = []
 
     def may_enter(self, scores: Tensor) -> Tensor:  # [M] -> [M] bool
         """Whether features with these scores could be among the best."""
@@ -38,18 +38,20 @@ class Best:
         keypoints: Tensor,  # [M, 2] int64 xy
         scores: Tensor,  # [M]
         descriptors: Tensor,  # [M, D]
+        places: Tensor,  # [M, 2] xy, perhaps between pixels
     ) -> None:
         """Take features into account."""
-        self._parts.append((keypoints, scores, descriptors))
+        self._parts.append((keypoints, scores, descriptors, places))
         if self._n is not None:
             self._parts = [self.result()]
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keypoints, scores and descriptors, best first."""
-        keypoints, scores, descriptors = (torch.cat(part) for part in zip(*self._parts, strict=True))
+    def result(self) -> tuple[Tensor, ...]:
+        """What :meth:`add` took of the best, best first."""
+        together = [torch.cat(part) for part in zip(*self._parts, strict=True)]
+        keypoints, scores = together[:2]
         raster = torch.argsort(keypoints[:, 1] * self._width + keypoints[:, 0])
         order = raster[torch.argsort(scores[raster], descending=True, stable=True)][: self._n]
-        return keypoints[order], scores[order], descriptors[order]
+        return tuple(part[order] for part in together)
 
 
 def detect_tiled(
@@ -64,6 +66,7 @@ def detect_tiled(
     image_size: Tensor | None = None,  # [B, 2] (width, height)
     sampled: bool = False,
     progress: Progress | None = None,
+    subpixel: bool = False,
 ) -> list[DISKFeatures]:
     """Detect and describe features as :meth:`disk_ops.DISKDetector.forward` does, tile by tile.
 
@@ -79,6 +82,7 @@ def detect_tiled(
         image_size: width and height of each image in a padded batch.
         sampled: take the statistics of norms from every eighth tile only.
         progress: is called with the number of tiles gone through, and of all.
+        subpixel: refine keypoints between pixels.
     """
     check_images(images, next(unet.parameters()), unet.in_channels)
     find_maxima(images.new_zeros(1, 1, 1, 1), n, window_size, score_threshold, None, border)  # refuses wrong arguments
@@ -93,11 +97,10 @@ def detect_tiled(
         best = Best(n, image.shape[-1])
         mask = None if keep is None else keep[i, None]
         for tile in tiles(extent, limit.side):
-            best.add(*whole.features(tile, extent, best, n, window_size, score_threshold, mask, border))
+            best.add(*whole.features(tile, extent, best, n, window_size, score_threshold, mask, border, subpixel))
             done.advance(1)
-        keypoints, scores, descriptors = best.result()
-        precision = torch.promote_types(scores.dtype, torch.float32)
-        results.append(DISKFeatures(keypoints.to(precision), descriptors, scores))
+        _, scores, descriptors, places = best.result()
+        results.append(DISKFeatures(places, descriptors, scores))
     return results
 
 
@@ -144,9 +147,10 @@ class _Image:
         score_threshold: float,
         mask: Tensor | None,  # [1, 1, H, W] bool
         border: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Keypoints, scores and descriptors of a tile, those that may be among the best."""
-        seen = tile.grown(window_size // 2, extent)
+        subpixel: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What :meth:`Best.add` takes of a tile's features, those that may be among the best."""
+        seen = tile.grown(max(window_size // 2, int(subpixel)), extent)
         last = self.network.nodes[-1]
         weight, bias = last.block.convolution.weight, last.block.convolution.bias
         assert bias is not None
@@ -156,12 +160,13 @@ class _Image:
         whole = Box(0, 0, *self._image.shape[-2:])
         kept = None if mask is None else seen.crop(mask, whole)
         maxima = nms_topk(heatmap, None, window_size, score_threshold, 0, kept)
-        keypoints = maxima.keypoints[0] + maxima.keypoints.new_tensor([seen.left, seen.top])
-        scores = maxima.scores[0]
+        corner = maxima.keypoints.new_tensor([seen.left, seen.top])
+        keypoints, scores = maxima.keypoints[0] + corner, maxima.scores[0]
+        places = positions(heatmap, maxima, kept, subpixel)[0] + corner
         first = keypoints.new_tensor([max(tile.left, border), max(tile.top, border)])
         end = keypoints.new_tensor([min(tile.right, extent[1] - border), min(tile.bottom, extent[0] - border)])
         chosen = ((keypoints >= first) & (keypoints < end)).all(1) & best.may_enter(scores)
-        keypoints, scores = keypoints[chosen][:n], scores[chosen][:n]
-        places = keypoints - keypoints.new_tensor([read.left, read.top])
-        descriptors = describe_block(x, weight[:-1], bias[:-1], places[None], skip, norm, slope, "up")[0]
-        return keypoints, scores, descriptors
+        keypoints, scores, places = (each[chosen][:n] for each in (keypoints, scores, places))
+        pixels = keypoints - keypoints.new_tensor([read.left, read.top])
+        descriptors = describe_block(x, weight[:-1], bias[:-1], pixels[None], skip, norm, slope, "up")[0]
+        return keypoints, scores, descriptors, places

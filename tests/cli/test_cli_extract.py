@@ -49,6 +49,19 @@ def test_batches_and_threads_change_nothing(photos: Path, features: Path, tmp_pa
         np.testing.assert_allclose(batched[name]["descriptors"], alone[name]["descriptors"], atol=1e-4)
 
 
+def test_keypoints_between_pixels(tmp_path: Path) -> None:
+    image = save(tmp_path / "a.png", 3, 80, 96)
+    output = tmp_path / "f.h5"
+    arguments = ["extract", str(image), "-o", str(output), "--n", "20"]
+    assert main([*arguments, "--subpixel"]) == 0
+    with torch.inference_mode():
+        pixels = torch.from_numpy(cv2.imread(str(image))[..., ::-1].copy()).permute(2, 0, 1)[None] / 255
+        expected = DISKDetector.from_pretrained(subpixel=True)(pixels, n=20)[0].keypoints.numpy()
+    np.testing.assert_array_equal(load(output)["a.png"]["keypoints"], expected)
+    assert (expected != expected.round()).any()
+    assert main([*arguments, "--resume"]) == 2  # a file holds features that were found alike
+
+
 def test_max_size_gives_keypoints_in_the_original_image(tmp_path: Path, detector: DISKDetector) -> None:
     image = save(tmp_path / "a.png", 3, 150, 202)
     output = tmp_path / "f.h5"

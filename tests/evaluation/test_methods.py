@@ -64,7 +64,10 @@ class TestNames:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("surf", r"--method must be one of disk\[:CHECKPOINT\], sift, .*; got 'surf'"),
+            (
+                "surf",
+                r"--method must be one of disk\[:CHECKPOINT\], disk\+subpixel\[:CHECKPOINT\], sift, .*; got 'surf'",
+            ),
             ("", "got ''"),
             ("sift:a.pth", "got 'sift:a.pth'"),
             ("disk:gone.pth", "--method disk:gone.pth: checkpoint 'gone.pth' is neither a bundled name"),
