@@ -28,6 +28,11 @@ def convolution(
     Half tensors on the CPU are convolved in float32 and rounded once: processors without instructions for them take
     hundreds of times as long to convolve them as they are.
     """
+    channels = activation.shape[1]
+    if weight.ndim != 4 or weight.shape[1] != channels or not len(weight):
+        raise ValueError(f"weight must have shape [K, {channels}, k, k], got {list(weight.shape)}")
+    _check_beside("weight", weight, activation, list(weight.shape))
+    _check_beside("bias", bias, activation, [len(weight)])
     device, dtype, is_score = activation.device.type, activation.dtype, len(weight) == 1
     with torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else nullcontext():
         if dtype in _HALF_TYPES and (is_score or device == "cpu"):
@@ -73,6 +78,12 @@ def block_patches(
 ) -> Tensor:  # [B, N, C1 + C2, 5, 5]
     """What a 5x5 convolution reads at keypoints; see :func:`disk_ops.ops.block_patches`."""
     activation = block_activation(x, skip, norm, slope, resample)
+    if keypoints.ndim != 3 or keypoints.shape[::2] != (len(x), 2):
+        raise ValueError(f"keypoints must have shape [B, N, 2] with B = {len(x)}, got {list(keypoints.shape)}")
+    if keypoints.dtype != torch.int64:
+        raise TypeError(f"keypoints must be whole pixels of dtype int64, got {keypoints.dtype}")
+    if keypoints.device != x.device:
+        raise ValueError(f"keypoints must be on the device of x ({x.device}), got {keypoints.device}")
     keypoints = keypoints_inside(keypoints, *activation.shape[-2:])
     padded = F.pad(activation, (2, 2, 2, 2))
     window = torch.arange(5, device=x.device)
@@ -134,13 +145,42 @@ def _block_weight_backward(
     return conv2d_weight(activation, size, grad, padding=2)
 
 
+def _check_input(
+    x: Tensor,  # [B, C1, h, w]
+    skip: Tensor | None,  # [B, C2, H, W]
+    resample: str,
+) -> None:
+    if resample not in ("none", "pool", "up"):
+        raise ValueError(f"resample must be 'none', 'pool' or 'up', got {resample!r}")
+    if x.ndim != 4:
+        raise ValueError(f"x must have shape [B, C, H, W], got {list(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be float16, bfloat16, float32 or float64, got {x.dtype}")
+    size = [{"pool": side // 2, "up": 2 * side}.get(resample, side) for side in x.shape[2:]]
+    if 0 in size:
+        raise ValueError(f"x must leave at least one pixel, got {list(x.shape)} with resample {resample!r}")
+    if skip is None:
+        return
+    if skip.ndim != 4 or skip.shape[0] != x.shape[0] or list(skip.shape[2:]) != size:
+        raise ValueError(f"skip must have shape [{x.shape[0]}, C, {size[0]}, {size[1]}], got {list(skip.shape)}")
+    _check_beside("skip", skip, x, list(skip.shape))
+
+
+def _check_beside(name: str, tensor: Tensor, x: Tensor, shape: list[int]) -> None:
+    if list(tensor.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {list(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
+    if tensor.device != x.device:
+        raise ValueError(f"{name} must be on the device of x ({x.device}), got {tensor.device}")
+
+
 def _joined(
     x: Tensor,  # [B, C1, h, w]
     skip: Tensor | None,  # [B, C2, H, W]
     resample: str,
 ) -> Tensor:  # [B, C1 + C2, H, W]
-    if resample not in ("none", "pool", "up"):
-        raise ValueError(f"resample must be 'none', 'pool' or 'up', got {resample!r}")
+    _check_input(x, skip, resample)
     if x.dtype in _HALF_TYPES and x.device.type == "cpu":
         x, skip = x.float(), None if skip is None else skip.float()
     if resample == "pool":
@@ -156,6 +196,7 @@ def _normalized(
 ) -> Tensor:  # [B, C, H, W]
     if norm is None:
         return joined
+    _check_beside("norm", norm, joined, [2, *joined.shape[:2]])
     mean, factor = norm[:, :, :, None, None]
     return ((joined - mean) * factor).to(joined.dtype)
 
@@ -164,4 +205,7 @@ def _gated(
     value: Tensor,  # [B, C, H, W]
     slope: Tensor | None,  # [C]
 ) -> Tensor:  # [B, C, H, W]
-    return value if slope is None else F.prelu(value, slope.to(value.dtype))
+    if slope is None:
+        return value
+    _check_beside("slope", slope, value, [value.shape[1]])
+    return F.prelu(value, slope.to(value.dtype))

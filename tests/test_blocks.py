@@ -191,6 +191,32 @@ class TestBlockConvolution:
             torch.ops.disk_ops.block_convolution(*arguments.values())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "reference"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.rand(16, 8, 8)}, r"x must have shape \[B, C, H, W\], got \[16, 8, 8\]"),
+        ({"x": torch.rand(1, 16, 1, 1), "resample": "pool"}, "x must leave at least one pixel"),
+        ({"x": torch.ones(1, 16, 8, 8).int()}, "x must be float"),
+        ({"skip": torch.rand(1, 16, 9, 8)}, r"skip must have shape \[1, C, 8, 8\], got \[1, 16, 9, 8\]"),
+        ({"skip": torch.rand(2, 16, 8, 8)}, r"skip must have shape \[1, C, 8, 8\], got \[2, 16, 8, 8\]"),
+        ({"norm": torch.rand(2, 1, 3)}, r"norm must have shape \[2, 1, 16\], got \[2, 1, 3\]"),
+        ({"slope": torch.rand(3)}, r"slope must have shape \[16\], got \[3\]"),
+        ({"slope": torch.rand(16, device="meta")}, "slope must be on the device of x"),
+        ({"weight": torch.rand(16, 15, 5, 5)}, r"weight must have shape \[K, 16, .* got \[16, 15, 5, 5\]"),
+        ({"weight": torch.rand(0, 16, 5, 5)}, r"weight must have shape \[K, 16, .* got \[0, 16, 5, 5\]"),
+        ({"bias": torch.rand(3)}, r"bias must have shape \[16\], got \[3\]"),
+        ({"resample": "down"}, "resample must be 'none', 'pool' or 'up', got 'down'"),
+    ],
+)
+def test_wrong_arguments_are_named_with_and_without_kernels(dtype, change, message):
+    arguments = {"x": torch.rand(1, 16, 8, 8), "weight": torch.rand(16, 16, 5, 5), "bias": torch.rand(16)} | change
+    if dtype == torch.float64:
+        arguments = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in arguments.items()}
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
+        block_convolution(**arguments)
+
+
 HALF_TYPES = {torch.float16: 2**-11, torch.bfloat16: 2**-8}  # and what rounding changes a number by, at most
 
 

@@ -94,3 +94,10 @@ def test_the_gradients_of_blocks_are_the_same_where_a_second_one_may_be_asked_fo
     leaf = given.clone().requires_grad_()
     function(leaf).square().sum().backward()
     assert torch.equal(gradient("conv_block")[0], leaf.grad)
+
+
+def test_blocks_without_gradients_can_be_mapped():
+    x = torch.randn(3, 1, 16, 4, 4, generator=torch.Generator().manual_seed(3))
+    for name in ("conv_block", "block_activation"):
+        function = ONCE[name][0]
+        assert torch.equal(torch.vmap(function)(x), torch.stack([function(each) for each in x])), name

@@ -12,11 +12,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import disk_ops.ops._block_fakes  # registers shapes  # noqa: F401
 from disk_ops import _library, reference_blocks
 from disk_ops.ops._block_autograd import LANES, BlockActivation, ConvBlock
+from disk_ops.ops._derivatives import has_tangent
 from disk_ops.ops._dtypes import HALF_TYPES, as_autocast, autocast_dtype
 
 Resample = Literal["none", "pool", "up"]
@@ -63,7 +63,7 @@ def conv_block(
         rounding would make scores equal that are not.
 
     Raises:
-        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> x, skip = torch.rand(1, 16, 4, 4), torch.rand(1, 16, 8, 8)
@@ -103,7 +103,7 @@ def block_activation(
         Shape :math:`(B, C_1 + C_2, H, W)`. Differentiable once.
 
     Raises:
-        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> x = torch.rand(1, 16, 8, 8)
@@ -114,7 +114,10 @@ def block_activation(
     if not has_kernel(x, skip, slope):
         norm = None if slope is None else reference_blocks.block_norm(x, skip, resample)
         return reference_blocks.block_activation(x, skip, norm, slope, resample)
-    return BlockActivation.apply(x, skip, slope, resample)
+    if wants_gradient(x, skip, slope):
+        return BlockActivation.apply(x, skip, slope, resample)
+    norm = None if slope is None else block_norm(x, skip, resample)
+    return torch.ops.disk_ops.block_activation(x, skip, norm, slope, resample)
 
 
 def block_norm(
@@ -136,7 +139,7 @@ def block_norm(
         :math:`\mu` and :math:`f`, shape :math:`(2, B, C_1 + C_2)`, float32 at least.
 
     Raises:
-        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> x = torch.rand(1, 16, 8, 8)
@@ -184,7 +187,7 @@ def block_convolution(
         Shape :math:`(B, K, H, W)`, in the dtype of ``x``; a single output, which is a score, in float32 at least.
 
     Raises:
-        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> x, weight, bias = torch.rand(1, 16, 8, 8), torch.rand(32, 16, 5, 5), torch.rand(32)
@@ -220,7 +223,7 @@ def block_patches(
         Shape :math:`(B, N, C_1 + C_2, 5, 5)`.
 
     Raises:
-        ValueError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> x = torch.rand(1, 16, 8, 8)
@@ -275,7 +278,7 @@ def takes(x: Tensor, *others: Tensor | None, norm: Tensor | None = None) -> bool
         if norm.dtype != torch.float32 or norm.device != device:
             return False
         tensors.append(norm)
-    if any(_has_tangent(tensor) for tensor in tensors):
+    if has_tangent(*tensors):
         return False
     return device.type == "cpu" or not wants_gradient(*tensors)
 
@@ -313,8 +316,3 @@ def _convolves(
     if not fits and skip is None and norm is None and slope is None and resample == "none":
         fits = many and takes(x, weight, bias) and not wants_gradient(x)  # an image has any number of channels
     return fits and weight.shape[2:] == (_SIZE, _SIZE) and (many or weight.shape[0] == 1)
-
-
-def _has_tangent(tensor: Tensor) -> bool:
-    """Whether a derivative is being carried forward with it."""
-    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
