@@ -91,6 +91,12 @@ def add_protocol(
         metavar="PIXELS",
         help="longest edge; larger images are scaled down. 0: never (default: %(default)s)",
     )
+    parser.add_argument(
+        "--no-pictures",
+        action="store_false",
+        dest="pictures",
+        help="a report of tables and plots only, for images that may not be passed on",
+    )
     add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser

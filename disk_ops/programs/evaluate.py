@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
             records,
             tables,
             task.test.plots(records),
-            task.test.pictures(records, methods),
+            task.test.pictures(records, methods) if arguments.pictures else (),
             describe_environment(arguments.command, task.test, methods, ns, arguments.ratio, group.device),
         )
         print(f"{page}: {counted(len(records), 'record')}, {len(failures):,} failed")

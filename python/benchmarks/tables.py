@@ -1,6 +1,7 @@
 """Write the README's benchmark tables from the committed results: ``python python/benchmarks/tables.py [--check]``.
 
-Each table stands between ``<!-- benchmark NAME -->`` and ``<!-- /benchmark -->`` and shows results/NAME.json.
+Each table stands between ``<!-- benchmark NAME -->`` and ``<!-- /benchmark -->`` and shows results/NAME.json, or
+between ``<!-- evaluation NAME -->`` and ``<!-- /evaluation -->`` and shows results/evaluation/NAME/results.json.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from disk_ops.evaluation.protocol import Table
+from disk_ops.evaluation.report.cells import cells
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).resolve().parent / "results"
 README = ROOT / "README.md"
-MARKED = re.compile(r"(<!-- benchmark (\w+) -->\n).*?(<!-- /benchmark -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (benchmark|evaluation) (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+# Of evaluations: what isn't shown, as it is in the report.
+HIDDEN_TABLES = re.compile(r"By (set|change)|covisibility")
 
 
 def table(result: dict[str, Any]) -> str:
@@ -35,6 +41,24 @@ def table(result: dict[str, Any]) -> str:
         f"`{result['command']}` on {result['threads']} threads of {device} "
         f"({result['cpu_capability']}), {result['system']}, {versions}; commit {result['commit']}, {result['date']}."
     )
+    return "\n".join(lines) + "\n"
+
+
+def evaluation(result: dict[str, Any]) -> str:
+    """The tables of an evaluation, and how they came about."""
+    lines: list[str] = []
+    for each in result["tables"]:
+        if HIDDEN_TABLES.search(each["title"]):
+            continue
+        rows = [tuple(row) for row in each["rows"]]
+        made = Table(each["title"], tuple(each["columns"]), rows, each["note"], each["best"])
+        lines += [f"{made.title}:", "", f"| {' | '.join(made.columns)} |", f"|---{'|---' * (len(made.columns) - 1)}|"]
+        for row in cells(made):
+            lines.append(f"| {' | '.join(f'**{cell.text}**' if cell.best else cell.text for cell in row)} |")
+        lines.append("")
+    how = result["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in how["packages"].items())
+    lines.append(f"`{how['command']}` with {versions}; commit {how['commit']}.")
     return "\n".join(lines) + "\n"
 
 
@@ -151,8 +175,11 @@ def fill(text: str) -> str:
     """Replace every marked table by that of its result."""
 
     def replace(match: re.Match[str]) -> str:
-        result = json.loads((RESULTS / f"{match[2]}.json").read_text())
-        return f"{match[1]}{table(result)}{match[3]}"
+        if match[2] == "evaluation":
+            shown = evaluation(json.loads((RESULTS / "evaluation" / match[3] / "results.json").read_text()))
+        else:
+            shown = table(json.loads((RESULTS / f"{match[3]}.json").read_text()))
+        return f"{match[1]}{shown}{match[4]}"
 
     return MARKED.sub(replace, text)
 

@@ -65,7 +65,12 @@ class TestResults:
         assert found["environment"]["settings"]["max_size"] == 160
         with (tmp_path / "out" / "results.csv").open() as file:
             assert len(list(csv.DictReader(file))) == 4
-        assert "data:image" in (tmp_path / "out" / "report.html").read_text()
+        assert "data:image/jpeg" in (tmp_path / "out" / "report.html").read_text()
+
+    def test_a_report_without_pictures(self, data, tmp_path) -> None:
+        assert evaluate(data, tmp_path / "out", "--method", "sift", "--no-pictures") == 0
+        page = (tmp_path / "out" / "report.html").read_text()
+        assert "All pairs" in page and "data:image/jpeg" not in page and "<h2>Pictures" not in page
 
     def test_repeated_runs_are_equal_and_take_what_is_there(self, data, tmp_path, monkeypatch) -> None:
         found = []
