@@ -26,7 +26,12 @@ def kept() -> int:
 
 
 def limit() -> int:
-    """The most bytes that may be kept; 0 without compiled kernels."""
+    """The most bytes that may be kept; 0 without compiled kernels.
+
+    Example:
+        >>> limit() >= 0
+        True
+    """
     compiled = _compiled()
     return 0 if compiled is None else int(compiled.kept_limit())
 
@@ -36,6 +41,13 @@ def set_limit(bytes: int) -> None:
 
     Raises:
         ValueError: ``bytes`` is negative.
+
+    Example:
+        >>> before = limit()
+        >>> set_limit(0)
+        >>> kept()
+        0
+        >>> set_limit(before)
     """
     if bytes < 0:
         raise ValueError(f"bytes must be at least 0, got {bytes}")
@@ -45,7 +57,13 @@ def set_limit(bytes: int) -> None:
 
 
 def release() -> None:
-    """Give back to the system what is kept."""
+    """Give back to the system what is kept.
+
+    Example:
+        >>> release()
+        >>> kept()
+        0
+    """
     compiled = _compiled()
     if compiled is not None:
         compiled.release_kept()

@@ -247,7 +247,29 @@ def describe_block(
     slope: Tensor | None = None,  # [C1 + C2]
     resample: Resample = "none",
 ) -> Tensor:  # [B, N, D]
-    """:func:`block_convolution` at keypoints only, L2-normalised; see :func:`disk_ops.ops.describe`."""
+    """:func:`block_convolution` at keypoints only, L2-normalised; see :func:`disk_ops.ops.describe`.
+
+    Args:
+        x: see :func:`block_convolution`.
+        weight: shape :math:`(D, C_1 + C_2, 5, 5)`.
+        bias: shape :math:`(D)`.
+        keypoints: whole pixels in xy order inside the image, shape :math:`(B, N, 2)`, int64.
+        skip: see :func:`block_convolution`.
+        norm: see :func:`block_convolution`.
+        slope: see :func:`block_convolution`.
+        resample: see :func:`block_convolution`.
+
+    Returns:
+        Descriptors of unit length, shape :math:`(B, N, D)`, in the dtype of ``x``.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: an argument has a wrong shape, dtype or value; the message names it.
+
+    Example:
+        >>> x, weight, bias = torch.rand(1, 16, 8, 8), torch.rand(32, 16, 5, 5), torch.rand(32)
+        >>> describe_block(x, weight, bias, torch.tensor([[[3, 4], [7, 0]]])).shape
+        torch.Size([1, 2, 32])
+    """
     x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     each = []
     for some in keypoints.split(_PATCHES, dim=1):

@@ -38,6 +38,18 @@ class MatchGeometry:
         warped1: ``keypoints1`` reprojected into image 2, NaN where unknown.
         warped2: ``keypoints2`` reprojected into image 1, NaN where unknown.
         fundamental: ``[3, 3]`` (or batched), :math:`x_2^T F x_1 = 0`.
+        epsilon: pixels.
+        lambda_tp, lambda_fp: rewards of a correct and of an incorrect match.
+        rule: what epipolar consistency excuses.
+
+    Raises:
+        ValueError: an argument has a wrong value, or none of the geometries is given.
+
+    Example:
+        >>> keypoints = torch.tensor([[1.0, 2.0], [8.0, 9.0]])
+        >>> geometry = MatchGeometry(keypoints, keypoints, warped1=keypoints, warped2=keypoints)
+        >>> expected_reward(torch.eye(2), torch.eye(2), 1e3, geometry).reward1
+        tensor([1., 1.])
     """
 
     keypoints1: Tensor  # [N, 2] or [B, N, 2]
@@ -79,7 +91,8 @@ def distance_matrix(
     r"""L2 distances between all pairs of descriptors, accurate near zero.
 
     Computed blockwise from products; pairs so near that a product would lose digits are computed from differences. The
-    gradient at distance 0, which has no direction, is 0.
+    gradient at distance 0, which has no direction, is 0. Differentiable twice. Where a squared norm overflows, equal
+    descriptors are at distance 0 and others at inf.
 
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`, float16, bfloat16, float32 or float64.
@@ -87,6 +100,9 @@ def distance_matrix(
 
     Returns:
         Distances :math:`(N, M)` or :math:`(B, N, M)`, float32 (float64 for float64 input).
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> distance_matrix(torch.eye(2), torch.eye(2))[0, 0]
@@ -108,10 +124,20 @@ def match_statistics(
 ) -> tuple[Tensor, Tensor]:
     r"""Log-sum-exps of :math:`-\theta d_{ij}` over rows and columns, in one pass with :math:`O(N + M)` memory.
 
-    Differentiable in descriptors and temperature. Args as in :func:`mutual_softmax`.
+    Differentiable once in descriptors and temperature.
+
+    Args:
+        desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`, float16, bfloat16, float32 or float64.
+        desc2: descriptors of shape :math:`(M, D)` or :math:`(B, M, D)`, of the same dtype, device and rank.
+        inverse_temperature: :math:`\theta`, a number or a tensor of one element.
+        valid1: bool, rows that are no padding.
+        valid2: the same for ``desc2``.
 
     Returns:
         :math:`(N)` and :math:`(M)` (or batched), float32 (float64 for float64 input); -inf where nothing is valid.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> row, column = match_statistics(torch.eye(2), torch.eye(2), 1e3)
@@ -138,7 +164,7 @@ def mutual_softmax(
 ) -> Tensor:
     r"""Probability of every match, :math:`P_{ij} = \mathrm{softmax}_j(A_{ij}) \cdot \mathrm{softmax}_i(A_{ij})`.
 
-    Differentiable in descriptors and temperature; only the result is kept for that, distances are computed again.
+    Differentiable once in descriptors and temperature; only the result is kept for that, distances are computed again.
 
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`.
@@ -150,6 +176,9 @@ def mutual_softmax(
 
     Returns:
         :math:`(N, M)` or :math:`(B, N, M)`, float32 (float64 for float64 input).
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> mutual_softmax(torch.eye(2), torch.eye(2), 1e3)
@@ -182,7 +211,7 @@ def expected_reward(
 
     :math:`R_i = \sum_j P_{ij} r_{ij}`, :math:`C_j = \sum_i P_{ij} r_{ij}`; both sum to the expected reward of the pair.
     Forward and backward recompute distances block by block: beyond inputs and gradients they need :math:`O(N + M)`
-    memory. Differentiable in descriptors, temperature and a dense reward.
+    memory. Differentiable once in descriptors, temperature and a dense reward.
 
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`.
@@ -194,6 +223,9 @@ def expected_reward(
 
     Returns:
         :class:`ExpectedReward` in float32 (float64 for float64 input).
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, dtype or value; the message names it.
 
     Example:
         >>> expected_reward(torch.eye(3), torch.eye(3), 1e3, torch.ones(3, 3)).reward1
