@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disk_ops import reference_reward as reference
+from disk_ops.ops import distance_matrix, mutual_softmax
 
 ops = torch.ops.disk_ops
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -242,6 +243,21 @@ def test_gradient_between_near_equal_descriptors_keeps_its_digits(device: torch.
         rule = (None, None, None, None, None, None, 1.5, 1.0, -0.25, False, None, None, None)
         results.append(of._match_backward(*inputs, *logsumexp, *rule, ones.to(dtype), zeros.to(dtype), False))
     for found, expected in zip(results[0][:3], results[1][:3], strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-7])
+@pytest.mark.parametrize("op", [distance_matrix, mutual_softmax])
+def test_gradient_of_matrices_between_near_equal_descriptors_keeps_its_digits(op, size, device: torch.device) -> None:
+    exact = F.normalize(torch.randn(40, 128, device=device, dtype=torch.float64), dim=-1)
+    near = (exact + size * F.normalize(torch.randn_like(exact), dim=-1)).float()
+    weights = torch.rand(40, 40, device=device)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        desc1, desc2 = (desc.float().to(dtype).requires_grad_() for desc in (exact, near))
+        matrix = op(desc1, desc2) if op is distance_matrix else op(desc1, desc2, 5.0)
+        results.append(torch.autograd.grad((matrix * weights.to(dtype)).sum(), (desc1, desc2)))
+    for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -55,7 +55,9 @@ def _distance_matrix_gradient(
     distance: Tensor,  # [B, N, M]
 ) -> tuple[Tensor, Tensor]:
     pull = torch.where(distance > 0, grad / torch.where(distance > 0, distance, 1), 0)
-    a, b = desc1.to(grad.dtype), desc2.to(grad.dtype)
+    # Of near pairs a pull - b pull is a small difference of large numbers, which float64 has digits for.
+    precise = torch.float64 if grad.device.type in ("cpu", "cuda") else grad.dtype
+    pull, a, b = pull.to(precise), desc1.to(precise), desc2.to(precise)
     grad1 = a * pull.sum(2)[..., None] - pull @ b
     grad2 = b * pull.sum(1)[..., None] - pull.mT @ a
     return grad1.to(desc1.dtype), grad2.to(desc2.dtype)
