@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 from disk_ops import ops
 
@@ -67,6 +68,20 @@ class TestOnce:
 def test_some_can_be_differentiated_twice(name):
     function, given = TWICE[name]
     assert torch.autograd.gradgradcheck(function, given.double().requires_grad_())
+
+
+@pytest.mark.parametrize("name", [*ONCE, *TWICE])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_checkpointing_changes_nothing(name, create_graph):
+    """It computes saved tensors again when they are asked for, which may be once."""
+    function, given = {**ONCE, **TWICE}[name]
+    given = given.double() if name == "distance_matrix" else given
+    results = []
+    for call in (function, lambda x: checkpoint(function, x, use_reentrant=False)):
+        leaf = given.clone().requires_grad_()
+        (result,) = torch.autograd.grad(call(leaf).square().sum(), leaf, create_graph=create_graph)
+        results.append(result.detach())
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("name", NO_FORWARD)

@@ -36,10 +36,10 @@ class BlockActivation(torch.autograd.Function):
 
     @staticmethod
     @differentiable_once("block_activation")
-    def backward(ctx: Any, grad: Tensor) -> _Grads:
+    def backward(ctx: Any, saved: tuple[Any, ...], grad: Tensor) -> _Grads:
         """Carry the gradient back to x, skip and slope."""
-        grads = _of_input(ctx, grad.float(), *_widened(ctx.saved_tensors))
-        return (*_rounded(grads, ctx.saved_tensors[0].dtype), None)
+        grads = _of_input(ctx, grad.float(), *_widened(saved))
+        return (*_rounded(grads, saved[0].dtype), None)
 
 
 class ConvBlock(torch.autograd.Function):
@@ -63,10 +63,10 @@ class ConvBlock(torch.autograd.Function):
 
     @staticmethod
     @differentiable_once("conv_block")
-    def backward(ctx: Any, grad: Tensor) -> _Grads:
+    def backward(ctx: Any, saved: tuple[Any, ...], grad: Tensor) -> _Grads:
         """Convolve the gradient by the mirrored weights, and carry it back from there."""
-        dtype, grad = ctx.saved_tensors[0].dtype, grad.float()
-        *inputs, weight = _widened(ctx.saved_tensors)
+        dtype, grad = saved[0].dtype, grad.float()
+        *inputs, weight = _widened(saved)
         of_input: _Grads = (None, None, None)
         if any(ctx.needs_input_grad[:3]):
             mirrored = weight.flip(2, 3).transpose(0, 1).contiguous()

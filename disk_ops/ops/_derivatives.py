@@ -29,17 +29,19 @@ def no_second_derivative(name: str) -> Callable[..., Any]:
 def differentiable_once(name: str) -> Callable[[Callable[..., Gradients]], Callable[..., Gradients]]:
     """Mark the backward of an autograd.Function, so that what it gives raises where it is differentiated.
 
-    `torch.autograd.function.once_differentiable` cuts the graph instead: `torch.autograd.grad` then finds nothing.
+    `torch.autograd.function.once_differentiable` cuts the graph instead: `torch.autograd.grad` then finds nothing. The
+    backward gets the saved tensors as an argument, as checkpointing computes them again and gives them only once.
     """
 
     def decorate(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
         @functools.wraps(backward)
         def wrapped(ctx: Any, *grads: Tensor) -> Gradients:
+            saved = ctx.saved_tensors
             with torch.no_grad():
-                results = backward(ctx, *grads)
+                results = backward(ctx, saved, *grads)
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return results
-            return _Last.apply(name, len(results), *results, *grads, *ctx.saved_tensors)
+            return _Last.apply(name, len(results), *results, *grads, *saved)
 
         return wrapped
 

@@ -30,8 +30,8 @@ class MutualLogSoftmax(torch.autograd.Function):
 
     @staticmethod
     @differentiable_once("mutual_softmax")
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        desc1, desc2, theta, valid1, valid2, row, column = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], grad: Tensor) -> Gradients:
+        desc1, desc2, theta, valid1, valid2, row, column = saved
         distance = torch.ops.disk_ops.distance_matrix(desc1, desc2)
         grad = _hide_(grad.clone(), valid1, valid2, 0.0)
         logits = -theta * distance
