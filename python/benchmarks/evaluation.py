@@ -23,7 +23,7 @@ METHODS = ["--method", "disk", "disk+subpixel", "sift", "rootsift", ALIKED]
 PROTOCOLS = {
     "homography": [f"{DATA}/homography", *METHODS],
     "pose": [f"{DATA}/pose", "--pairs-per-scene", "40", *METHODS],
-    "reconstruct": [f"{DATA}/pose/strecha", "--method", "disk", "disk+subpixel", "rootsift"],
+    "reconstruct": [f"{DATA}/pose/strecha", "--method", "disk", "rootsift"],
 }
 KEPT = ("results.json", "report.html")
 

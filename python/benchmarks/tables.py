@@ -20,7 +20,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 README = ROOT / "README.md"
 MARKED = re.compile(r"(<!-- (benchmark|evaluation) (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 # Of evaluations: what isn't shown, as it is in the report.
-HIDDEN_TABLES = re.compile(r"By (set|change)|covisibility")
+HIDDEN_TABLES = re.compile(r"[Bb]y (set|change|collection|scene|covisibility)")
 
 
 def table(result: dict[str, Any]) -> str:
