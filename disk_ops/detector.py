@@ -50,7 +50,8 @@ class DISKDetector(nn.Module):
             ``image_size`` and ``mask``), so that an image gives the same features alone and in a padded batch, and
             what is masked has no influence.
         subpixel: move keypoints to the peak of the quadratic through the scores around them, by at most half a pixel
-            (:func:`disk_ops.subpixel.refine_keypoints`). Scores and descriptors stay those of the whole pixel.
+            (:func:`disk_ops.subpixel.refine_keypoints`). Scores and descriptors stay those of the whole pixel;
+            :meth:`describe` interpolates at the points that it is given.
 
     Example:
         >>> detector = DISKDetector.from_pretrained("start")

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disk_ops.ops._dtypes import at_least_float32
+
 
 def lafs_from_keypoints(
     keypoints: Tensor,  # [B, N, 2]
@@ -39,7 +41,7 @@ def sample_descriptors(
         sampled = _gather(dense, x.clamp(0, width - 1), y.clamp(0, height - 1))
     else:
         sampled = _interpolate(dense, keypoints)
-    precision = torch.promote_types(dense.dtype, torch.float32)
+    precision = at_least_float32(dense.dtype)
     return F.normalize(sampled.to(precision), dim=-1).to(dense.dtype)
 
 
@@ -48,7 +50,7 @@ def _interpolate(
     keypoints: Tensor,  # [B, N, 2]
 ) -> Tensor:
     height, width = dense.shape[-2:]
-    precision = torch.promote_types(dense.dtype, torch.float32)
+    precision = at_least_float32(dense.dtype)
     x = keypoints[..., 0].to(precision).clamp(0, width - 1)
     y = keypoints[..., 1].to(precision).clamp(0, height - 1)
     left, top = x.nan_to_num(0).floor(), y.nan_to_num(0).floor()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from disk_ops.ops._dtypes import at_least_float32
+
 _FARTHEST = 0.5  # pixels; beyond that another pixel would be the maximum
 
 
@@ -72,7 +74,7 @@ def _around(
     values = heatmap.flatten(1).gather(1, flat).view(pixels.shape)
     if mask is not None:
         present = present & mask.flatten(1).gather(1, flat).view(pixels.shape)
-    return values.to(torch.promote_types(heatmap.dtype, torch.float32)), present
+    return values.to(at_least_float32(heatmap.dtype)), present
 
 
 def _slopes(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from disk_ops.ops._derivatives import Gradients, differentiable_once, no_second_derivative
+from disk_ops.ops._dtypes import at_least_float32
 
 
 class MutualLogSoftmax(torch.autograd.Function):
@@ -67,14 +68,14 @@ def _distance_matrix_gradient(
 
 
 def _fake_distance_matrix(desc1: Tensor, desc2: Tensor) -> Tensor:
-    dtype = torch.promote_types(desc1.dtype, torch.float32)
+    dtype = at_least_float32(desc1.dtype)
     return desc1.new_empty((desc1.shape[0], desc1.shape[1], desc2.shape[1]), dtype=dtype)
 
 
 def _fake_match_statistics(
     desc1: Tensor, desc2: Tensor, theta: Tensor, valid1: Tensor | None, valid2: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(desc1.dtype, torch.float32)
+    dtype = at_least_float32(desc1.dtype)
     return desc1.new_empty(desc1.shape[:2], dtype=dtype), desc2.new_empty(desc2.shape[:2], dtype=dtype)
 
 

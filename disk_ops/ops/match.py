@@ -20,6 +20,7 @@ from torch import Tensor
 
 from disk_ops.ops._derivatives import refuse_tangents
 from disk_ops.ops._descriptors import check_descriptors, check_valid
+from disk_ops.ops._dtypes import at_least_float32
 from disk_ops.ops._match_autograd import MutualLogSoftmax
 
 
@@ -245,7 +246,7 @@ def expected_reward(
 
 
 def _temperature(inverse_temperature: Tensor | float, desc: Tensor) -> Tensor:
-    dtype = torch.promote_types(desc.dtype, torch.float32)
+    dtype = at_least_float32(desc.dtype)
     if not isinstance(inverse_temperature, Tensor):
         return torch.full((), float(inverse_temperature), dtype=dtype, device=desc.device)
     if inverse_temperature.numel() != 1:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from disk_ops.model import ConvBlock, DownBlock, UNet, UpBlock
 from disk_ops.ops import block_activation, block_convolution
+from disk_ops.ops._dtypes import at_least_float32
 from disk_ops.ops.blocks import Resample
 from disk_ops.tiled.boxes import Box, tiles
 from disk_ops.tiled.moments import Moments
@@ -114,7 +115,7 @@ class TiledNetwork:
             return None
         parts = [self._moments[node.x, node.resample].norm()]
         parts += [] if node.skip is None else [self._moments[node.skip, "none"].norm()]
-        return torch.cat(parts, dim=2).to(torch.promote_types(node.block.convolution.weight.dtype, torch.float32))
+        return torch.cat(parts, dim=2).to(at_least_float32(node.block.convolution.weight.dtype))
 
     # --------------------------------------------------------------------------------------------------- tensors
 
