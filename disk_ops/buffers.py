@@ -8,6 +8,8 @@ kept, for all threads and detectors together.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from disk_ops import _library
@@ -54,6 +56,33 @@ def set_limit(bytes: int) -> None:
     compiled = _compiled()
     if compiled is not None:
         compiled.set_kept_limit(bytes)
+
+
+@contextmanager
+def at_most(bytes: int) -> Iterator[None]:
+    """Keep no more than this meanwhile, whatever the limit, and give back what is above.
+
+    It holds for all threads and detectors, as they share what is kept; of several the least counts.
+
+    Raises:
+        ValueError: ``bytes`` is negative.
+
+    Example:
+        >>> with at_most(0):
+        ...     kept()
+        0
+    """
+    if bytes < 0:
+        raise ValueError(f"bytes must be at least 0, got {bytes}")
+    compiled = _compiled()
+    if compiled is None:
+        yield
+        return
+    compiled.add_kept_bound(bytes)
+    try:
+        yield
+    finally:
+        compiled.remove_kept_bound(bytes)
 
 
 def release() -> None:

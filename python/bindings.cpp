@@ -28,5 +28,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("kept_bytes", &disk_ops::kept_bytes, "Bytes of freed tensors that are kept for the next ones.");
   m.def("kept_limit", &disk_ops::kept_limit, "The most that may be kept.");
   m.def("set_kept_limit", &disk_ops::set_kept_limit, "Set the most that may be kept, and release what is above.");
+  m.def("add_kept_bound", &disk_ops::add_kept_bound, "Bound what is kept, besides the limit.");
+  m.def("remove_kept_bound", &disk_ops::remove_kept_bound, "Remove one such bound.");
   m.def("release_kept", &disk_ops::release_kept, "Give back all that is kept.");
 }

@@ -77,6 +77,29 @@ class TestBlockConvolution:
             block_convolution(crop, weight, bias), block_convolution(crop.contiguous(), weight, bias), rtol=0, atol=0
         )
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_of_a_part_is_that_of_its_copy(self, inputs, dtype):
+        """Parts of wider images in channels-last aren't copied; nothing around them is read."""
+
+        def inside(x: Tensor | None, memory_format: torch.memory_format) -> Tensor | None:
+            if x is None:
+                return None
+            wide = F.pad(x.to(dtype), (2, 3, 1, 4), value=torch.nan).to(memory_format=memory_format)
+            return wide[..., 1 : 1 + x.shape[2], 2 : 2 + x.shape[3]]
+
+        given = inputs.float()
+        xy = torch.randint(min(given.activation().shape[2:]), (len(given.x), 30, 2))
+        results = []
+        for memory_format in (torch.channels_last, torch.contiguous_format):
+            x, skip = (inside(each, memory_format) for each in (given.x, given.skip))
+            slope = given.slope if given.slope is None else given.slope.to(dtype)
+            rest = (skip, block_norm(x, skip, given.resample), slope, given.resample)
+            output = block_convolution(x, given.weight.to(dtype), given.bias.to(dtype), *rest)
+            activation = block_activation(x, skip, slope, given.resample)
+            results.append((rest[1], output, activation, block_patches(x, xy, *rest)))
+        assert all(each.isfinite().all() for each in results[0])
+        assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
     def test_does_not_depend_on_threads(self, inputs):
         given = inputs.float()
         height, width = inputs.activation().shape[2:]

@@ -85,6 +85,35 @@ def test_threads_do_not_share():
         assert all(pool.map(work, range(0, 400, 10)))
 
 
+def test_at_most_holds_meanwhile():
+    """The least of several, whatever the limit, which stays."""
+    results = [convolved() for _ in range(4)]
+    del results
+    with buffers.at_most(3 * BYTES):
+        assert buffers.kept() == 3 * BYTES
+        with buffers.at_most(BYTES), buffers.at_most(2 * BYTES):
+            assert buffers.kept() == BYTES
+            buffers.set_limit(4 * BYTES)
+            results = [convolved() for _ in range(4)]
+            del results
+            assert buffers.kept() == BYTES
+        results = [convolved() for _ in range(4)]
+        del results
+        assert buffers.kept() == 3 * BYTES
+    results = [convolved() for _ in range(5)]
+    del results
+    assert buffers.kept() == buffers.limit() == 4 * BYTES
+
+
+def test_at_most_ends_with_an_error():
+    with pytest.raises(KeyError), buffers.at_most(0):
+        raise KeyError
+    convolved()
+    assert buffers.kept() == BYTES
+
+
 def test_negative_limit():
     with pytest.raises(ValueError, match="bytes must be at least 0, got -1"):
         buffers.set_limit(-1)
+    with pytest.raises(ValueError, match="bytes must be at least 0, got -1"), buffers.at_most(-1):
+        pass

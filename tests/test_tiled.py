@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from disk_ops import DISKDetector, DISKFeatures
+from disk_ops import DISKDetector, DISKFeatures, _library
 from disk_ops.model import UNet
 from disk_ops.tiled import Limit, detect_tiled, memory
 from disk_ops.tiled.boxes import Box, tiles
@@ -137,6 +142,31 @@ class TestDetector:
             detector(images, n=10, progress=lambda done, total: calls.append(done))
             assert bool(calls) == tiled
             calls.clear()
+
+    @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+    @pytest.mark.skipif(not _library.load().loaded, reason="no compiled library")
+    def test_memory_stays_below_the_limit(self):
+        """Of a process that has detected before, beside the image and its features."""
+        code = """
+            import re, torch
+            from pathlib import Path
+            from disk_ops import DISKDetector, buffers
+
+            def memory(field):
+                return int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1e6
+
+            images, detector = torch.rand(1, 3, 1600, 2000), DISKDetector.from_pretrained()
+            with torch.inference_mode():
+                for _ in range(2):
+                    detector(images[..., :500, :500], n=10)
+                Path("/proc/self/clear_refs").write_text("5")
+                before, kept = memory("VmRSS"), buffers.kept() / 1e9
+                detector(images, n=100, max_memory=0.15)
+            print(memory("VmHWM") - before + kept)
+        """
+        result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        assert 0.05 < float(result.stdout) < 0.15
 
     def test_gradients_need_all_at_once(self, images, device):
         detector = DISKDetector.from_pretrained(device=device)

@@ -25,6 +25,13 @@ inline Resample resample_of(std::string_view name) {
   return name == "pool" ? Resample::kPool : name == "up" ? Resample::kUp : Resample::kNone;
 }
 
+// The tensor itself if the pixels of each row lie one after another, as in a part of an image that is in channels-last;
+// else a copy.
+inline at::Tensor with_dense_rows(const at::Tensor& x) {  // [B, C, H, W]
+  const bool dense = x.stride(1) == 1 && (x.size(3) == 1 || x.stride(3) == x.size(1));
+  return dense ? x : x.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
 template <typename T>  // of x and skip
 class Block {
  public:
@@ -33,8 +40,8 @@ class Block {
         const std::optional<at::Tensor>& norm,   // [2, B, C1 + C2]
         const std::optional<at::Tensor>& slope,  // [C1 + C2]
         std::string_view resample)
-      : x_(x.contiguous(at::MemoryFormat::ChannelsLast)), resample_(resample_of(resample)) {
-    if (skip) skip_ = skip->contiguous(at::MemoryFormat::ChannelsLast);
+      : x_(with_dense_rows(x)), resample_(resample_of(resample)) {
+    if (skip) skip_ = with_dense_rows(*skip);
     if (norm) norm_ = norm->contiguous();
     if (slope) slope_ = slope->to(at::kFloat).contiguous();
     const int64_t h = x.size(2), w = x.size(3);
@@ -45,6 +52,8 @@ class Block {
               w,
               x.size(1),
               skip ? skip->size(1) : 0,
+              x_.stride(2),
+              skip ? skip_.stride(2) : 0,
               height,
               width,
               nullptr,
@@ -61,8 +70,8 @@ class Block {
 
   BlockInput<T> image(int64_t i) const {
     BlockInput<T> input = first_;
-    input.x += i * input.x_height * input.x_width * input.x_channels;
-    if (input.skip != nullptr) input.skip += i * input.height * input.width * input.skip_channels;
+    input.x += i * x_.stride(0);
+    if (input.skip != nullptr) input.skip += i * skip_.stride(0);
     if (norm_.defined()) {
       input.mean = norm_.const_data_ptr<float>() + i * channels();
       input.factor = input.mean + images() * channels();

@@ -11,10 +11,11 @@
 namespace disk_ops {
 
 template <typename T>  // float32 or a half type; all that is computed is float32
-struct BlockInput {     // of one image, channels last
+struct BlockInput {     // of one image, channels last, perhaps a part of a wider one
   const T* x;     // [x_height, x_width, x_channels]
   const T* skip;  // [height, width, skip_channels]; null where skip_channels is 0
   int64_t x_height, x_width, x_channels, skip_channels;
+  int64_t x_row, skip_row;  // elements from one row to the next
   int64_t height, width;  // after pooling or up-sampling
   const float* mean;      // [channels] of the norm, (value - mean) * factor; null: no norm
   const float* factor;    // [channels]

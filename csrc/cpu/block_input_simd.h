@@ -21,7 +21,7 @@ struct Input : Elements {
   template <Resample resample, int kRows, typename T>
   static inline __attribute__((always_inline)) void load_column(const BlockInput<T>& in, int64_t row, int64_t column,
                                                                 int64_t c, Vector (&value)[kRows]) {
-    const int64_t step = in.x_width * in.x_channels;
+    const int64_t step = in.x_row;
     if constexpr (resample == Resample::kUp) {
       const Between across = Between::of(column, in.x_width);
       const T* const near = in.x + across.near * in.x_channels + c;
@@ -55,7 +55,7 @@ struct Input : Elements {
                                                                      Vector (&value)[kRows]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
-      value[r] = load(in.skip + (Between::clamp(row + r, in.height) * in.width + column) * in.skip_channels + c);
+      value[r] = load(in.skip + Between::clamp(row + r, in.height) * in.skip_row + column * in.skip_channels + c);
   }
 
   template <int kRows, typename T>
@@ -107,7 +107,7 @@ void sum_up_rows(const BlockInput<T>& input, int64_t row, bool both, int64_t cha
   const BlockInput<T> in = input;
   using Vector = Input::Vector;
   const auto line = [&](int64_t position) {
-    return in.x + Input::Between::clamp(position, in.x_height) * in.x_width * in.x_channels + channel;
+    return in.x + Input::Between::clamp(position, in.x_height) * in.x_row + channel;
   };
   const T* const above = line((row >> 1) - 1);
   const T* const middle = line(row >> 1);

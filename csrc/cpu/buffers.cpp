@@ -4,8 +4,10 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace disk_ops {
 namespace {
@@ -38,13 +40,13 @@ class Pool {
 
   void give_back(void* memory, size_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (capacity > limit_) {
+    if (capacity > most()) {
       c10::free_cpu(memory);
       return;
     }
     free_.emplace(capacity, memory);
     kept_ += capacity;
-    shrink(limit_);
+    shrink(most());
   }
 
   void release() {
@@ -55,7 +57,19 @@ class Pool {
   void set_limit(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     limit_ = bytes;
-    shrink(bytes);
+    shrink(most());
+  }
+
+  void add_bound(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bounds_.insert(bytes);
+    shrink(most());
+  }
+
+  void remove_bound(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = bounds_.find(bytes);
+    if (found != bounds_.end()) bounds_.erase(found);
   }
 
   size_t kept() {
@@ -69,6 +83,8 @@ class Pool {
   }
 
  private:
+  size_t most() const { return bounds_.empty() ? limit_ : std::min(limit_, *bounds_.begin()); }
+
   void shrink(size_t bytes) {  // the smallest first: they are the cheapest to have anew
     while (kept_ > bytes) {
       const auto first = free_.begin();
@@ -81,6 +97,7 @@ class Pool {
   std::mutex mutex_;
   std::multimap<size_t, void*> free_;  // by capacity
   size_t kept_ = 0, limit_ = size_t(1) << 29;
+  std::multiset<size_t> bounds_;  // of work that is under way
 };
 
 Pool& pool() {
@@ -105,6 +122,8 @@ at::Tensor empty_channels_last(at::IntArrayRef size, at::ScalarType type) {
 int64_t kept_bytes() { return static_cast<int64_t>(pool().kept()); }
 int64_t kept_limit() { return static_cast<int64_t>(pool().limit()); }
 void set_kept_limit(int64_t bytes) { pool().set_limit(static_cast<size_t>(bytes)); }
+void add_kept_bound(int64_t bytes) { pool().add_bound(static_cast<size_t>(bytes)); }
+void remove_kept_bound(int64_t bytes) { pool().remove_bound(static_cast<size_t>(bytes)); }
 void release_kept() { pool().release(); }
 
 }  // namespace disk_ops

@@ -57,3 +57,9 @@ def tiles(size: tuple[int, int], side: int) -> Iterator[Box]:
     for top in range(0, size[0], side):
         for left in range(0, size[1], side):
             yield Box(top, left, min(size[0], top + side), min(size[1], left + side))
+
+
+def strips(box: Box, rows: int) -> Iterator[Box]:
+    """Parts of a box of so many rows, the last one perhaps of fewer."""
+    for top in range(box.top, box.bottom, rows):
+        yield box._replace(top=top, bottom=min(box.bottom, top + rows))

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disk_ops import buffers
 from disk_ops._images import check_images, repeat_channel
 from disk_ops._keypoints import find_maxima, positions
 from disk_ops.features import DISKFeatures
@@ -87,20 +88,21 @@ def detect_tiled(
     check_images(images, next(unet.parameters()), unet.in_channels)
     find_maxima(images.new_zeros(1, 1, 1, 1), n, window_size, score_threshold, None, border)  # refuses wrong arguments
     border, results = window_size // 2 if border is None else border, []
-    for i, image in enumerate(images):
-        width, height = image.shape[:0:-1] if image_size is None else image_size[i].tolist()
-        extent = (height, width)
-        whole = _Image(unet, image[None], limit)
-        steps = len(images) * (whole.network.steps + len(list(tiles(extent, limit.side))))
-        done = _Counter(progress, i * steps // len(images), steps)
-        whole.network.gather(done.advance, _SAMPLED if sampled else 1)
-        best = Best(n, image.shape[-1])
-        mask = None if keep is None else keep[i, None]
-        for tile in tiles(extent, limit.side):
-            best.add(*whole.features(tile, extent, best, n, window_size, score_threshold, mask, border, subpixel))
-            done.advance(1)
-        _, scores, descriptors, places = best.result()
-        results.append(DISKFeatures(places, descriptors, scores))
+    with buffers.at_most(limit.buffers):
+        for i, image in enumerate(images):
+            width, height = image.shape[:0:-1] if image_size is None else image_size[i].tolist()
+            extent = (height, width)
+            whole = _Image(unet, image[None], limit)
+            steps = len(images) * (whole.network.steps + len(list(tiles(extent, limit.side))))
+            done = _Counter(progress, i * steps // len(images), steps)
+            whole.network.gather(done.advance, _SAMPLED if sampled else 1)
+            best = Best(n, image.shape[-1])
+            mask = None if keep is None else keep[i, None]
+            for tile in tiles(extent, limit.side):
+                best.add(*whole.features(tile, extent, best, n, window_size, score_threshold, mask, border, subpixel))
+                done.advance(1)
+            _, scores, descriptors, places = best.result()
+            results.append(DISKFeatures(places, descriptors, scores))
     return results
 
 

@@ -17,7 +17,8 @@ from disk_ops.ops.blocks import has_kernel, wants_gradient
 _FUSED, _LAYERED, _FUSED_CUDA = 220, 2300, 600
 _SMALL = 2**28  # bytes: with less, looking for free memory isn't worth its time
 _SHARE = 0.5  # of the free memory that is taken unasked
-_OF_TILES = 0.3  # of the limit that the tile in work may take; the rest is for tensors that are kept
+_OF_TILES = 0.25  # of the limit that the tile in work may take
+_OF_BUFFERS = 0.1  # of it, for memory that waits for the next tile; the rest is for tensors that are kept whole
 _MARGIN = 192  # pixels around a tile that are computed too, all levels together
 _SIDES = (128, 4096)  # of a tile: the smallest are mostly margin, and larger ones save little
 
@@ -27,6 +28,7 @@ class Limit(NamedTuple):
 
     side: int  # of a tile in pixels
     room: float  # bytes that tensors may take which are kept whole
+    buffers: int = 2**29  # bytes that disk_ops.buffers may keep from tile to tile
 
 
 def available_memory() -> int | None:
@@ -89,7 +91,8 @@ def limit_for(
         return None
     side = int((limit * _OF_TILES / pixel) ** 0.5) - _MARGIN
     side = max(_SIDES[0], min(side, _SIDES[1])) // unet.stride * unet.stride
-    return Limit(side, limit - pixel * (side + _MARGIN) ** 2)
+    waiting = limit * _OF_BUFFERS
+    return Limit(side, limit - pixel * (side + _MARGIN) ** 2 - waiting, int(waiting))
 
 
 def _why_at_once(images: Tensor, unet: nn.Module, norm: str) -> str | None:

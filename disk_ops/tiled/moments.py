@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -20,10 +22,11 @@ class Moments:
     def add(
         self,
         values: Tensor,  # [1, C, h, w]
+        resample: Literal["none", "pool"] = "none",
     ) -> None:
-        """Take a part into account (Chan, Golub, LeVeque 1983)."""
-        count = values.shape[2] * values.shape[3]
-        mean, factor = block_norm(values)[:, 0].double()
+        """Take a part into account, perhaps when it is pooled (Chan, Golub, LeVeque 1983)."""
+        count = values.shape[2] * values.shape[3] // (4 if resample == "pool" else 1)
+        mean, factor = block_norm(values, resample=resample)[:, 0].double()
         squares = (factor.pow(-2) - EPSILON) * count
         if self.mean is None or self.squares is None:
             self.count, self.mean, self.squares = count, mean, squares

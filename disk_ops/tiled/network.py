@@ -17,12 +17,13 @@ from disk_ops.model import ConvBlock, DownBlock, UNet, UpBlock
 from disk_ops.ops import block_activation, block_convolution
 from disk_ops.ops._dtypes import at_least_float32
 from disk_ops.ops.blocks import Resample
-from disk_ops.tiled.boxes import Box, tiles
+from disk_ops.tiled.boxes import Box, strips, tiles
 from disk_ops.tiled.moments import Moments
 
 IMAGE = -1
 """Number of the image among the tensors of the network."""
 _REACH = 2  # of a 5x5 convolution
+_STRIP = 16  # rows that are up-sampled at a time
 Read = Callable[[Box], Tensor]
 Advance = Callable[[int], None]
 
@@ -102,12 +103,14 @@ class TiledNetwork:
         if kept is not None:
             tile.crop(kept, Box(0, 0, *self.size(target))).copy_(tile.crop(values, wide))
         for resample in resamples:
-            if resample == "up":  # which looks at neighbours
-                part = tile.doubled().crop(block_activation(values, resample="up"), wide.doubled())
-            else:
-                part = tile.crop(values, wide)
-                part = block_activation(part, resample="pool") if resample == "pool" else part
-            self._moments[target, resample].add(part)
+            moments = self._moments[target, resample]
+            if resample != "up":
+                moments.add(tile.crop(values, wide), resample)
+                continue
+            for strip in strips(tile, _STRIP):  # four times the values, of which few are needed at a time
+                read = strip.grown(1, self.size(target))  # interpolation looks at neighbours
+                doubled = block_activation(read.crop(values, wide), resample="up")
+                moments.add(strip.doubled().crop(doubled, read.doubled()))
 
     def norm(self, node: Node) -> Tensor | None:  # [2, 1, C]
         """Statistics of the norm of a block's input."""
