@@ -1,10 +1,15 @@
-"""`python -m disk_ops`: what is installed, what it was built for, which op runs where, and what to do about it."""
+"""`python -m disk_ops`: what is installed, what it was built for, which op runs where, and what to do about it.
+
+With arguments it is the `disk-ops` command.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import shutil
+import sys
 from importlib import metadata
 
 import torch
@@ -114,5 +119,13 @@ def report() -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Print the report, or run a program of the command line; return the exit status."""
+    if len(sys.argv) > 1:
+        return int(importlib.import_module("disk_ops.cli").main())  # which the report doesn't need
     print(report())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -238,6 +238,13 @@ class TestReport:
         for op in _library.OPS:
             assert re.search(rf"(?m)^  {op} +cpu: native +cuda: (native|reference) +other: reference$", result.stdout)
 
+    def test_with_arguments_is_the_command(self, copy):
+        add_library(copy, torch.__version__)
+        result = run(copy, "-m", "disk_ops", "extract", "nowhere", "-o", "features.h5")
+        assert result.returncode == 2 and "disk-ops extract: error:" in result.stderr and "nowhere" in result.stderr
+        result = run(copy, "-m", "disk_ops", "trian")
+        assert result.returncode == 2 and "trian" in result.stderr and not result.stdout
+
     def test_without_the_library(self, copy):
         result = run(copy, "-m", "disk_ops")
         assert result.returncode == 0, result.stderr

@@ -20,7 +20,7 @@ from disk_ops.arguments.values import (
 _MORE = (
     "Methods side by side: the same images, numbers of keypoints, matcher and estimator. FOLDER gets results.json, "
     "results.csv and report.html. What is done is kept in FOLDER/cache: the same command again goes on where it "
-    "stopped, and adds what is new. Under torchrun (torchrun --nproc-per-node 2 -m -- disk_ops.cli evaluate ...) all "
+    "stopped, and adds what is new. Under torchrun (torchrun --nproc-per-node 2 -m -- disk_ops evaluate ...) all "
     "processes share the work."
 )
 
