@@ -20,7 +20,7 @@ from disk_ops import DISKDetector
 from disk_ops.io import images as image_io
 from disk_ops.io.hdf5 import feature_writer, stored_sources
 from disk_ops.io.images import ImageError, Size
-from disk_ops.io.inputs import ImageFile, list_images
+from disk_ops.io.inputs import ImageFile, ImageList, list_images
 from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable, part_of
 from disk_ops.io.sharded_output import open_output
 from disk_ops.io.shards import shards_folder
@@ -157,8 +157,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the program; see ``disk-ops extract --help``."""
     quiet_opencv()
     worker = this_worker()
+    check_writable(arguments.output)
+    found = chosen_images(arguments)
+    if worker.is_main:
+        for message in found.notes:
+            note(message)
+    if not worker.share(found.images):
+        note(f"{worker} has nothing to do: there are fewer images than processes")
+        return OK
+    with stopped_by_launcher(worker):
+        return _run(arguments, found.images, worker)
+
+
+def chosen_images(arguments: argparse.Namespace) -> ImageList:
+    """The images to extract from; raises where there are none or the arguments don't fit together."""
     output: Path = arguments.output
-    check_writable(output)
     if arguments.mask_dir is not None and not arguments.mask_dir.is_dir():
         raise UserError(f"--mask-dir {arguments.mask_dir} is not a folder")
     if arguments.mask_dir is not None and arguments.mask_dir.resolve() in [path.resolve() for path in arguments.images]:
@@ -168,14 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = list_images(arguments.images, exclude)
     if any(image.path == output.absolute() for image in found.images):
         raise UserError(f"{output} is one of the images and the output as well")
-    if worker.is_main:
-        for message in found.notes:
-            note(message)
-    if not worker.share(found.images):
-        note(f"{worker} has nothing to do: there are fewer images than processes")
-        return OK
-    with stopped_by_launcher(worker):
-        return _run(arguments, found.images, worker)
+    return found
 
 
 def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker) -> int:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from disk_ops.io.hdf5 import open_h5, stored_sources
 from disk_ops.io.output import OutputError, part_of
 from disk_ops.programs import extract, match
-from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, note
+from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, load_detector, note, pick_device
 from disk_ops.programs.export_colmap import describe_database, sfm_options
 from disk_ops.sfm.cameras import ExifCameras
 from disk_ops.sfm.colmap import require_pycolmap
@@ -36,6 +36,7 @@ from disk_ops.workers import this_worker
 
 FEATURES, MATCHES = "features.h5", "matches.h5"
 STAGES = 4
+_SHARED: dict[str, Any] = {"layout": "hloc", "resume": True, "overwrite": False}  # of extract and match
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
             pass
     ExifCameras(options.cameras)  # a wrong model or parameters are said before hours of work
     match.pair_selection(arguments)
+    if not arguments.features:
+        extract.chosen_images(_extraction(folder, arguments))
+        load_detector(arguments.weights, pick_device(arguments.device), arguments.dtype)
     _prepare(folder, arguments)
     failures = Failures()
     features, matches, failed = _features_and_matches(folder, arguments)
@@ -113,13 +117,18 @@ def _check_own(folder: Path) -> None:
         )
 
 
+def _extraction(folder: Path, arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of `disk-ops extract` for the features."""
+    own = {"images": [arguments.images], "output": folder / FEATURES, "exclude": [folder]}
+    return argparse.Namespace(**{**vars(arguments), **_SHARED, **own})
+
+
 def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[Path, Path, bool]:
     """Extract and match as `disk-ops extract` and `disk-ops match` do, as far as files aren't given.
 
     Returns:
         The files, and whether something failed.
     """
-    shared: dict[str, Any] = {**vars(arguments), "layout": "hloc", "resume": True, "overwrite": False}
     features, matches = arguments.features or folder / FEATURES, arguments.matches or folder / MATCHES
     status = OK
     _announce(1, "features")
@@ -127,8 +136,7 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
         print(f"{features}: given")
     else:
         before = _sources(features)
-        own = {"images": [arguments.images], "output": features, "exclude": [folder]}
-        status |= extract.run(argparse.Namespace(**{**shared, **own}))
+        status |= extract.run(_extraction(folder, arguments))
         if not features.exists():
             raise UserError(f"none of the images in {arguments.images} could be used")
         after = _sources(features)
@@ -140,7 +148,9 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
     if arguments.matches:
         print(f"{matches}: given")
     else:
-        status |= match.run(argparse.Namespace(**{**shared, "features": features, "output": matches}))
+        status |= match.run(
+            argparse.Namespace(**{**vars(arguments), **_SHARED, "features": features, "output": matches})
+        )
         if not matches.exists():
             raise UserError("none of the pairs could be matched")
     return features, matches, status != OK

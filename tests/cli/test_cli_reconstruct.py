@@ -123,6 +123,27 @@ def test_overwrite_begins_afresh_and_keeps_other_files(scene: SyntheticScene) ->
     assert sorted(path.name for path in Path("out/sparse").iterdir()) == ["0"]
 
 
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        ("empty", (), "no images found"),
+        ("my photos", ("--weights", "nowhere.pth"), "'nowhere.pth' is neither a bundled name"),
+        ("my photos", ("--device", "xpu"), "xpu"),
+        ("my photos", ("--mask-dir", "nowhere"), "--mask-dir nowhere is not a folder"),
+    ],
+)
+def test_overwrite_that_can_not_begin_loses_nothing(
+    scene: SyntheticScene, images: str, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reconstruct() == 0
+    Path("empty").mkdir()
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
+    assert main(["reconstruct", images, "-o", "out", *CAMERA, "--overwrite", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+    assert main(["reconstruct", images, "-o", "other", *CAMERA, *options]) == 2 and not Path("other").exists()
+
+
 @pytest.mark.parametrize("stage", ["features", "matches", "verification", "mapping", "writing"])
 def test_an_interruption_in_each_stage(
     scene: SyntheticScene, stage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
