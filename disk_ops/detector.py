@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
 from disk_ops._keypoints import draw_proposals, find_maxima, positions
 from disk_ops._network import check_channels, maps, precise_heads
-from disk_ops.checkpoint import descriptor_dimension, read_state_dict
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, descriptor_dimension, read_state_dict
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
@@ -54,7 +54,7 @@ class DISKDetector(nn.Module):
             :meth:`describe` interpolates at the points that it is given.
 
     Example:
-        >>> detector = DISKDetector.from_pretrained("start")
+        >>> detector = DISKDetector.from_pretrained()
         >>> features = detector(torch.rand(1, 3, 96, 128), n=64)
         >>> features[0].descriptors.shape[1]
         128
@@ -84,7 +84,7 @@ class DISKDetector(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str | Path | Mapping[str, Any] = "start",
+        checkpoint: str | Path | Mapping[str, Any] = DEFAULT_CHECKPOINT,
         device: torch.device | str | None = None,
         *,
         norm: Literal["instance", "valid"] = "instance",

@@ -141,7 +141,7 @@ def test_with_gradients_they_stay_away(device):
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
 def test_keypoints_in_half_precision(device, half):
     """Most keypoints of half precision are those of float32; the rest are near ties."""
-    detector = DISKDetector.from_pretrained("start", device)
+    detector = DISKDetector.from_pretrained(device=device)
     images = photo_like(device, 1, 3, 240, 320)
     with torch.inference_mode():
         (precise,) = as_sets(detector(images, n=300))

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from disk_ops import DISKDetector
-from disk_ops.checkpoint import bundled_checkpoints, read_state_dict
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, bundled_checkpoints, read_state_dict
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def same(detector, weights):
 
 
 def test_bundled_names():
-    assert "start" in bundled_checkpoints()
+    assert DEFAULT_CHECKPOINT in bundled_checkpoints()
     assert DISKDetector.from_pretrained().desc_dim == 128
-    assert same(DISKDetector.from_pretrained("start"), read_state_dict("start"))
+    assert same(DISKDetector.from_pretrained(), read_state_dict(DEFAULT_CHECKPOINT))
 
 
 @pytest.mark.parametrize("key", ["extractor", "disk", None])
@@ -105,7 +105,7 @@ def test_impossible_path(checkpoint):
         DISKDetector.from_pretrained(checkpoint)
 
 
-@pytest.mark.parametrize("checkpoint", [None, 3, b"start", io.BytesIO()])
+@pytest.mark.parametrize("checkpoint", [None, 3, b"general", io.BytesIO()])
 def test_neither_name_nor_path_nor_mapping(checkpoint):
     with pytest.raises(TypeError, match="checkpoint must be a name, a path or a mapping, got "):
         DISKDetector.from_pretrained(checkpoint)

@@ -14,7 +14,7 @@ from disk_ops.ops import nms_topk
 
 @pytest.fixture(scope="module", params=["instance", "valid"])
 def detector(request, device):
-    return DISKDetector.from_pretrained("start", device, norm=request.param).requires_grad_(False)
+    return DISKDetector.from_pretrained(device=device, norm=request.param).requires_grad_(False)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_dynamo(device, detector, name, gradients):
 
 @pytest.mark.slow
 def test_inductor(device):
-    detector = DISKDetector.from_pretrained("start", device)
+    detector = DISKDetector.from_pretrained(device=device)
     images = photo_like(device, 1, 3, 35, 48)
     with torch.no_grad():
         compiled = torch.compile(detector.forward_padded, fullgraph=True)(images, 40)

@@ -13,7 +13,7 @@ from disk_ops.geometry import sample_descriptors
 
 @pytest.fixture(scope="module")
 def detector(device):
-    return DISKDetector.from_pretrained("start", device)
+    return DISKDetector.from_pretrained(device=device)
 
 
 class TestDescribe:

@@ -184,7 +184,7 @@ class TestDescribe:
         assert result[0, 0].isnan().all() and not result[0, 1].isnan().any() and not result[1].isnan().any()
 
     def test_on_the_network(self, device):
-        detector = DISKDetector.from_pretrained("start", device)
+        detector = DISKDetector.from_pretrained(device=device)
         images = torch.rand(2, 3, 48, 64, device=device)
         with torch.no_grad():
             activation = detector.unet.features(images)

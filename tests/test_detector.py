@@ -21,12 +21,12 @@ SIZES = [(1, 1), (1, 40), (16, 16), (17, 33), (64, 48), (50, 90)]
 @pytest.fixture(scope="module", params=[True, False], ids=["with gradients", "fused"])
 def detector(request, device):
     """With gradients the network is PyTorch's layers, without them its fused blocks."""
-    return DISKDetector.from_pretrained("start", device).requires_grad_(request.param)
+    return DISKDetector.from_pretrained(device=device).requires_grad_(request.param)
 
 
 @pytest.fixture(scope="module")
 def invariant(device):
-    return DISKDetector.from_pretrained("start", device, norm="valid")
+    return DISKDetector.from_pretrained(device=device, norm="valid")
 
 
 class TestForward:
@@ -197,7 +197,7 @@ class TestForward:
             DISKDetector(desc_dim=8, unet=nn.Conv2d(3, 5, 1)).to(device)(torch.rand(1, 3, 32, 32, device=device))
 
     def test_gradients_reach_all_weights(self, device):
-        detector = DISKDetector.from_pretrained("start", device)
+        detector = DISKDetector.from_pretrained(device=device)
         features = detector(photo_like(device, 1, 3, 48, 64), n=20)[0]
         (features.detection_scores.sum() + features.descriptors[:, 0].sum()).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in detector.parameters())
@@ -229,7 +229,7 @@ class TestNormValid:
 
     @pytest.mark.parametrize("hidden", [(slice(2), slice(None)), (slice(None), slice(16)), (slice(20, 30), slice(9))])
     def test_gradients_with_a_mask_are_finite(self, device, hidden):
-        detector = DISKDetector.from_pretrained("start", device, norm="valid")
+        detector = DISKDetector.from_pretrained(device=device, norm="valid")
         images = photo_like(device, 1, 3, 48, 48).requires_grad_()
         mask = torch.ones(1, 1, 48, 48, dtype=torch.bool, device=device)
         mask[:, :, hidden[0], hidden[1]] = False
@@ -328,7 +328,7 @@ class TestAsModule:
 
     def test_no_global_state_is_touched(self, device):
         before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(), torch.get_rng_state())
-        detector = DISKDetector.from_pretrained("start", device)
+        detector = DISKDetector.from_pretrained(device=device)
         state = torch.get_rng_state()
         detector(photo_like(device, 1, 3, 32, 32).detach())
         after = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())

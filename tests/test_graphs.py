@@ -37,7 +37,7 @@ def log(monkeypatch):
 
 @pytest.fixture(scope="module")
 def detector():
-    return DISKDetector.from_pretrained("start")
+    return DISKDetector.from_pretrained()
 
 
 def take(log):
@@ -158,7 +158,7 @@ class TestOnAGpu:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("norm", ["instance", "valid"])
     def test_gives_what_the_detector_gives(self, device, dtype, norm):
-        detector = DISKDetector.from_pretrained("start", device, norm=norm).to(dtype)
+        detector = DISKDetector.from_pretrained(device=device, norm=norm).to(dtype)
         graphed = GraphedDetector(detector, 200, max_graphs=2)
         with torch.no_grad():
             for shape in ((1, 3, 96, 128), (2, 3, 70, 90), (1, 3, 96, 128), (1, 1, 64, 64), (2, 3, 70, 90)):
@@ -173,7 +173,7 @@ class TestOnAGpu:
                         torch.testing.assert_close(ours, expected)
 
     def test_results_outlive_the_next_call(self, device):
-        detector = DISKDetector.from_pretrained("start", device)
+        detector = DISKDetector.from_pretrained(device=device)
         graphed = GraphedDetector(detector, 50)
         first = graphed(photo_like(device, 1, 3, 64, 64))
         copy = [tensor.clone() for tensor in first]
@@ -181,7 +181,7 @@ class TestOnAGpu:
         assert_same(first, copy)
 
     def test_on_other_streams(self, device):
-        detector = DISKDetector.from_pretrained("start", device)
+        detector = DISKDetector.from_pretrained(device=device)
         graphed = GraphedDetector(detector, 50)
         images = [photo_like(device, 1, 3, 96, 96) for _ in range(4)]
         torch.cuda.synchronize(device)

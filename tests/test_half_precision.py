@@ -41,7 +41,7 @@ def dtype(request) -> torch.dtype:
 
 @pytest.fixture
 def detector(device, dtype) -> DISKDetector:
-    return DISKDetector.from_pretrained("start", device).to(dtype)
+    return DISKDetector.from_pretrained(device=device).to(dtype)
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def test_features_are_those_of_float32(photograph, device, detector, dtype, grad
     assert features.keypoints.dtype == torch.float32  # whole pixels need more than a half
     assert features.detection_scores.dtype == torch.float32 and features.descriptors.dtype == dtype
     with torch.inference_mode():
-        expected = DISKDetector.from_pretrained("start", device)(photograph, n=300)[0]
+        expected = DISKDetector.from_pretrained(device=device)(photograph, n=300)[0]
     assert_near(features, expected, bounds_of(dtype, device))
 
 
@@ -118,9 +118,9 @@ def test_tiles_give_the_same(photograph, device, detector, dtype):
 @torch.inference_mode()
 def test_valid_pixels_only(photograph, device, dtype):
     """With norm="valid", alone and in a padded batch; and what is masked has no keypoints."""
-    single = DISKDetector.from_pretrained("start", device, norm="valid")
+    single = DISKDetector.from_pretrained(device=device, norm="valid")
     expected = single(photograph, n=300)[0]
-    detector = DISKDetector.from_pretrained("start", device, norm="valid").to(dtype)
+    detector = DISKDetector.from_pretrained(device=device, norm="valid").to(dtype)
     canvas = nn.functional.pad(photograph, (0, 40, 0, 30)).to(dtype)
     size = torch.tensor([[photograph.shape[3], photograph.shape[2]]])
     bounds = bounds_of(dtype, device)
@@ -153,14 +153,14 @@ def largest_error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 def test_gradients_are_those_of_float32(photograph, device, detector, dtype):
     """To the rounding of what is stored, which grows from block to block."""
-    exact = gradients(DISKDetector.from_pretrained("start", device), photograph)
+    exact = gradients(DISKDetector.from_pretrained(device=device), photograph)
     found = gradients(detector, photograph.to(dtype))
     assert largest_error(found, exact) < bounds_of(dtype, device).gradient
 
 
 @pytest.mark.parametrize("gradients", [True, False], ids=["with gradients", "fused"])
 def test_autocast(photograph, device, dtype, gradients):
-    single = DISKDetector.from_pretrained("start", device).requires_grad_(gradients)
+    single = DISKDetector.from_pretrained(device=device).requires_grad_(gradients)
     expected = single(photograph, n=300)[0]
     with torch.autocast(device.type, dtype):
         found = single(photograph, n=300)[0]
@@ -169,7 +169,7 @@ def test_autocast(photograph, device, dtype, gradients):
 
 
 def test_gradients_under_autocast(photograph, device, dtype):
-    single = DISKDetector.from_pretrained("start", device)
+    single = DISKDetector.from_pretrained(device=device)
     exact = gradients(single, photograph)
     with torch.autocast(device.type, dtype):
         found = gradients(single, photograph)

@@ -17,7 +17,7 @@ KF = pytest.importorskip("kornia.feature")
 
 @pytest.fixture(scope="module")
 def detector(device):
-    return DISKDetector.from_pretrained("start", device)
+    return DISKDetector.from_pretrained(device=device)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_local_feature_with_mask(device, detector, image):
 
 
 def test_local_feature_describes_under_the_mask(device, image):
-    invariant = DISKDetector.from_pretrained("start", device, norm="valid")
+    invariant = DISKDetector.from_pretrained(device=device, norm="valid")
     mask = torch.zeros(1, 1, *image.shape[2:], device=device)
     mask[..., :60] = 1
     keypoints = DISKKeypoints(invariant, n=50)

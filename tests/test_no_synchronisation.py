@@ -105,7 +105,7 @@ def test_what_waits_is_found(gpu):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_on_a_gpu(device, dtype):
     """As PyTorch itself sees it."""
-    detector = DISKDetector.from_pretrained("start", device).to(dtype)
+    detector = DISKDetector.from_pretrained(device=device).to(dtype)
     images = torch.rand(2, 3, 70, 90, device=device, dtype=dtype)
     size, mask = torch.tensor([[60, 50], [90, 70]], device=device), torch.rand(2, 1, 70, 90, device=device) > 0.2
     with torch.no_grad():

@@ -28,7 +28,7 @@ RUNTIMES = ["onnxruntime", pytest.param("opencv", marks=needs_cv_disk)]
 
 @pytest.fixture(scope="module")
 def detector():
-    return DISKDetector.from_pretrained("start")
+    return DISKDetector.from_pretrained()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ PHOTOGRAPHS = [
 
 @pytest.fixture(scope="module")
 def detectors(device):
-    ours = DISKDetector.from_pretrained("start", device)
+    ours = DISKDetector.from_pretrained(device=device)
     theirs = KF.DISK().to(device).eval()
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
@@ -85,7 +85,7 @@ def test_rounding_errors_are_no_larger_than_kornias(shared_data, device, detecto
     images = read(shared_data, name, device)[..., :384, :496]
     ours, theirs = detectors
     with torch.inference_mode():
-        exact, _ = DISKDetector.from_pretrained("start", device).double().heatmap_and_dense_descriptors(images.double())
+        exact, _ = DISKDetector.from_pretrained(device=device).double().heatmap_and_dense_descriptors(images.double())
         mine, _ = ours.unet.heads(images)
         reference, _ = theirs.heatmap_and_dense_descriptors(images)
     error, usual = (float((heatmap - exact).abs().max()) for heatmap in (mine, reference))

@@ -18,7 +18,7 @@ from disk_ops.training import HomographyReward, PolicyGradientLoss
 
 @pytest.fixture(scope="module")
 def detector(device):
-    return DISKDetector.from_pretrained("start", device)
+    return DISKDetector.from_pretrained(device=device)
 
 
 def seeded(seed=0):
@@ -67,7 +67,7 @@ class TestSample:
             detector.sample(photo_like(device, 1, 3, 32, 32))
 
     def test_valid_norm(self, device):
-        detector = DISKDetector.from_pretrained("start", device, norm="valid")
+        detector = DISKDetector.from_pretrained(device=device, norm="valid")
         images = photo_like(device, 1, 3, 48, 48)
         mask = torch.ones(1, 1, 48, 48, dtype=torch.bool, device=device)
         mask[..., 30:] = False
@@ -103,7 +103,7 @@ class TestTrainingStep:
     @pytest.mark.parametrize("inverse_temperature", [15.0, 50.0])
     def test_loss_and_gradients_are_those_of_the_materialised_formula(self, device, inverse_temperature):
         """Two photographs, the bundled weights, float64: equation 1 of the paper with dense maps and matrices."""
-        detector = DISKDetector.from_pretrained("start", device).double()
+        detector = DISKDetector.from_pretrained(device=device).double()
         images = berlin(device, 160, 120).double()
         fundamental = fundamental_of(detector, images)
         features = detector.sample(images, seeded())

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 
 STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 ONE_JOB_STATUS = "exit status: 0 done, 1 a full disk or an error of the program, 2 wrong usage, 130 interrupted"
@@ -94,7 +95,9 @@ def add_n(parser: argparse.ArgumentParser) -> None:
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
     """Add ``--weights``."""
-    parser.add_argument("--weights", default="start", metavar="NAME|FILE", help="checkpoint (default: %(default)s)")
+    parser.add_argument(
+        "--weights", default=DEFAULT_CHECKPOINT, metavar="NAME|FILE", help="checkpoint (default: %(default)s)"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

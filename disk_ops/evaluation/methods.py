@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import disk_ops
-from disk_ops.checkpoint import find_checkpoint, weights_digest
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, find_checkpoint, weights_digest
 from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import CellExtractor, DetectorExtractor, Features, RootSift, Sift
@@ -87,7 +87,7 @@ class MethodSpec:
         if self.kind != "disk":
             raise EvaluationError(f"--method {self.name} has no detector of DISK: disk[:CHECKPOINT] is needed")
         try:
-            return DISKDetector.from_pretrained(self.checkpoint or "start", device, subpixel=self.subpixel)
+            return DISKDetector.from_pretrained(self.checkpoint or DEFAULT_CHECKPOINT, device, subpixel=self.subpixel)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise EvaluationError(f"--method {self.name}: {error}") from error
 
@@ -133,7 +133,7 @@ def parse_method(text: str) -> MethodSpec:
         return MethodSpec(kind, kind)  # type: ignore[arg-type]
     if kind in ("disk", "disk+subpixel"):
         try:
-            find_checkpoint(rest or "start")
+            find_checkpoint(rest or DEFAULT_CHECKPOINT)
         except (OSError, ValueError) as error:
             raise EvaluationError(f"--method {text}: {error}") from error
         name = f"{kind}:{Path(rest).name}" if rest else kind

@@ -20,6 +20,7 @@ from harness import ROOT, environment, write_json
 from tqdm import tqdm
 
 from disk_ops import DISKDetector
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.evaluation.features import DetectorExtractor, Extractor, RootSift
 from disk_ops.evaluation.homography import THRESHOLDS, PairAccuracy, evaluate_set, summarize
 from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
@@ -46,7 +47,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", nargs="*", default=["start"], help="bundled names or files (default: start)")
+    parser.add_argument("--checkpoint", nargs="*", default=[DEFAULT_CHECKPOINT], help="bundled names or files")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of sets (default: ../shared/data/homography)")
     parser.add_argument("--sets", nargs="*", default=[], help="only sets with these folder names")
     parser.add_argument("--max-size", type=int, default=1024, help="longest edge in pixels (default 1024)")

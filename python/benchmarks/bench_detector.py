@@ -27,13 +27,13 @@ KORNIA_BYTES_PER_PIXEL = 2300  # measured
 
 def implementations(images: Tensor, device: str) -> dict[str, Callable[[], object]]:
     """The same number of features by everyone who is installed."""
-    detector = DISKDetector.from_pretrained("start", device)
+    detector = DISKDetector.from_pretrained(device=device)
     found: dict[str, Callable[[], object]] = {OURS: lambda: detector(images, n=FEATURES)}
     if device.startswith("cuda"):
         found |= forms_on_cuda(images, device)
     else:
         for name, dtype in HALF_TYPES.items():
-            half, given = DISKDetector.from_pretrained("start", device).to(dtype), images.to(dtype)
+            half, given = DISKDetector.from_pretrained(device=device).to(dtype), images.to(dtype)
             found[f"{OURS}, {name}"] = partial(half, given, FEATURES)
     try:
         import kornia.feature as KF
@@ -63,7 +63,7 @@ def forms_on_cuda(images: Tensor, device: str) -> dict[str, Callable[[], object]
     """Padded results, which nothing waits for, in each precision, called and as CUDA graphs."""
     found: dict[str, Callable[[], object]] = {}
     for name, dtype in {"float32": torch.float32, **HALF_TYPES}.items():
-        detector, given = DISKDetector.from_pretrained("start", device).to(dtype), images.to(dtype)
+        detector, given = DISKDetector.from_pretrained(device=device).to(dtype), images.to(dtype)
         graphed = GraphedDetector(detector, FEATURES)
         found[f"{OURS}, padded, {name}"] = partial(detector.forward_padded, given, FEATURES)
         found[f"{OURS}, padded, {name}, graph"] = partial(graphed, given)

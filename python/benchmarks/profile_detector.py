@@ -111,7 +111,7 @@ def run(size: int, repeats: int) -> list[Row]:
     """Measure, print, and return the rows of the result."""
     flops, bandwidth = max(product_rate(edge, repeats) for edge in (1024, 2048)), copy_rate(256, repeats)
     images = photograph_like(1, size, size)
-    detector = DISKDetector.from_pretrained("start")
+    detector = DISKDetector.from_pretrained()
     rows: list[Row] = []
     for stage in stages(detector, images):
         floor = max(2 * stage.multiply_adds / flops / 1e9, 4 * stage.floats / bandwidth)

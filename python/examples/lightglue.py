@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from disk_ops import DISKDetector, DISKFeatures
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.io.images import read_image, to_rgb_float
 
 
@@ -66,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("images", nargs=2, type=Path)
     parser.add_argument("--lightglue", type=Path, required=True, help="weights of LightGlue for DISK")
-    parser.add_argument("--disk", default="start", help="checkpoint of DISK")
+    parser.add_argument("--disk", default=DEFAULT_CHECKPOINT, help="checkpoint of DISK")
     parser.add_argument("--n", type=int, default=2048)
     parser.add_argument("--save", type=Path, help="write a picture of the matches")
     arguments = parser.parse_args()

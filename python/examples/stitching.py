@@ -23,6 +23,7 @@ from torch import Tensor
 
 from disk_ops import DISKDetector, MutualNearestNeighbor
 from disk_ops.arguments.values import positive
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.drawing import save_picture, to_picture
 from disk_ops.evaluation.features import DetectorExtractor
 from disk_ops.evaluation.homography import warp
@@ -113,7 +114,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("panorama.png"))
     parser.add_argument("--crop", action="store_true", help="cut the black borders off")
     parser.add_argument("--max-size", type=positive, default=1600, help="longest edge; larger photographs are reduced")
-    parser.add_argument("--weights", default="start", help="checkpoint of DISK")
+    parser.add_argument("--weights", default=DEFAULT_CHECKPOINT, help="checkpoint of DISK")
     arguments = parser.parse_args()
     if len(arguments.images) < 2:
         parser.error("at least two photographs are needed")

@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from disk_ops import DISKDetector, DISKLocalFeature, MutualNearestNeighbor
 from disk_ops.arguments.values import positive
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.evaluation.homography import resize_matrix, warp
 from disk_ops.io.images import Size, limited_size, size_of, to_rgb_float
 from disk_ops.io.inputs import InputError, list_images
@@ -176,7 +177,7 @@ def main() -> int:
     target.add_argument("--target", type=Path, help="a picture of the target")
     parser.add_argument("-o", "--output", type=Path, default=Path("tracked.mp4"), help="default: %(default)s")
     parser.add_argument("--max-size", type=positive, default=1024, help="longest edge of what the detector sees")
-    parser.add_argument("--weights", default="start", help="checkpoint of DISK")
+    parser.add_argument("--weights", default=DEFAULT_CHECKPOINT, help="checkpoint of DISK")
     arguments = parser.parse_args()
     if arguments.output.resolve() == arguments.source.resolve():
         parser.error("the output would replace the source")

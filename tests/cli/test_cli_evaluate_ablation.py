@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, find_checkpoint
 from disk_ops.cli import main
 
 K = [[150.0, 0, 80], [0, 150, 60], [0, 0, 1]]
@@ -74,12 +75,15 @@ def test_pose_with_the_defaults(poses, tmp_path, capsys) -> None:
 
 
 def test_checkpoints_without_cells_and_a_chosen_ratio(homographies, tmp_path, capsys) -> None:
-    weights = Path(__file__).parents[2] / "disk_ops" / "weights" / "start.safetensors"
+    weights = find_checkpoint(DEFAULT_CHECKPOINT)
     more = ["--n", "30", "--method", "disk", f"disk:{weights}", "--cells", "--windows", "5", "--ratio", "auto"]
     assert ablation("homography", homographies, tmp_path / "out", *more) == 0
     assert "not in the test" in capsys.readouterr().err
     table, ratios = results(tmp_path / "out")["tables"]
-    assert [row[:2] for row in table["rows"]] == [["disk", "NMS 5"], ["disk:start.safetensors", "NMS 5"]]
+    assert [row[:2] for row in table["rows"]] == [
+        ["disk", "NMS 5"],
+        [f"disk:{DEFAULT_CHECKPOINT}.safetensors", "NMS 5"],
+    ]
     assert table["rows"][0][2:] == table["rows"][1][2:] and len(ratios["rows"]) == 2
 
 

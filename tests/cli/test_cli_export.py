@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from disk_ops.checkpoint import find_checkpoint
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, find_checkpoint
 from disk_ops.cli import main
 from disk_ops.training.export import export_weights
 
@@ -35,14 +35,14 @@ def test_any_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert shape(path) == [1, 3, "height", "width"]
     stored = properties(path)
-    assert stored["weights"] == "start" and stored["licence"] == "Apache-2.0" and stored["n"] == "300"
+    assert stored["weights"] == DEFAULT_CHECKPOINT and stored["licence"] == "Apache-2.0" and stored["n"] == "300"
     assert json.loads(stored["record"])["pairs"] == 6000
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_own_weights_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights, path = tmp_path / "mine.safetensors", tmp_path / "disk.onnx"
-    export_weights(load_file(find_checkpoint("start")), weights, {"steps": 7})
+    export_weights(load_file(find_checkpoint(DEFAULT_CHECKPOINT)), weights, {"steps": 7})
     options = ["--weights", str(weights), "--size", "96x80", "--window-size", "3", "--score-threshold", "-1.5"]
     assert main(["export-onnx", "-o", str(path), *options]) == 0
     assert "images of 96 x 80 pixels" in capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_what_is_impossible_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    content = find_checkpoint("start").read_bytes()
+    content = find_checkpoint(DEFAULT_CHECKPOINT).read_bytes()
     Path("w.safetensors").write_bytes(content)
     assert main(["export-onnx", *arguments]) == 2
     told = capsys.readouterr().err

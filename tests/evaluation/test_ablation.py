@@ -81,7 +81,7 @@ class TestCells:
         assert [list(part.shape) for part in features if part is not None] == [[0, 2], [0, 2], [0]]
 
     def test_the_networks_own_maps_are_read(self) -> None:
-        detector, image = DISKDetector.from_pretrained("start"), torch.rand(3, 40, 52)
+        detector, image = DISKDetector.from_pretrained(), torch.rand(3, 40, 52)
         features = cell_method(detector, "cells", 8).extract(image, 10)
         with torch.inference_mode():
             heatmap, _ = detector.heatmap_and_dense_descriptors(image[None])
@@ -149,7 +149,7 @@ class TestVariants:
     DETECTIONS = detections([8, 4], [3, 5])
 
     def test_features_are_those_of_each_alone(self) -> None:
-        detector, image = DISKDetector.from_pretrained("start"), torch.rand(3, 40, 52)
+        detector, image = DISKDetector.from_pretrained(), torch.rand(3, 40, 52)
         variants = Variants(detector, self.DETECTIONS)
         for detection in self.DETECTIONS:
             for n in (5, 10_000):
@@ -175,7 +175,7 @@ class TestVariants:
         assert order == [(method.name, n, item) for method in methods for n in (8, 4) for item in "abc"]
 
     def test_an_image_that_is_computed_in_tiles_has_the_features_of_each_alone(self, monkeypatch) -> None:
-        detector, image = DISKDetector.from_pretrained("start"), torch.rand(3, 40, 52)
+        detector, image = DISKDetector.from_pretrained(), torch.rand(3, 40, 52)
         shared = Variants(detector, self.DETECTIONS).method(self.DETECTIONS[2], "m")
         monkeypatch.setattr("disk_ops.evaluation.variants.limit_for", lambda *_: 10**9)
         monkeypatch.setattr(detector, "heatmap_and_reader", None)

@@ -115,7 +115,7 @@ class TestClassical:
 
 class TestDisk:
     def test_the_fingerprint_is_of_the_weights_not_of_the_file(self, tmp_path) -> None:
-        weights = DISKDetector.from_pretrained("start").state_dict()
+        weights = DISKDetector.from_pretrained().state_dict()
         save_file(weights, tmp_path / "same.safetensors")
         first = next(iter(weights))
         save_file({**weights, first: weights[first] + 1}, tmp_path / "other.safetensors")
@@ -126,7 +126,7 @@ class TestDisk:
         assert start == same != other
 
     def test_the_window_is_part_of_it(self, image) -> None:
-        detector = DISKDetector.from_pretrained("start").eval()
+        detector = DISKDetector.from_pretrained().eval()
         narrow, wide = (detector_method(detector, "disk", window) for window in (3, 15))
         assert narrow.fingerprint != wide.fingerprint
         assert len(narrow.extract(image, 500).keypoints) > len(wide.extract(image, 500).keypoints)

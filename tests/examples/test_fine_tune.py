@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from disk_ops import DISKDetector, demo
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.training import read_config
 from disk_ops.training.config import SourceConfig
 
@@ -61,7 +62,7 @@ def test_training_begins_with_the_weights_and_both_are_measured(
         tmp_path / "random.safetensors",
     )
     before = {}
-    for init in ("start", str(tmp_path / "random.safetensors")):
+    for init in (DEFAULT_CHECKPOINT, str(tmp_path / "random.safetensors")):
         output = tmp_path / Path(init).stem
         options = [*SMALL, "--set", f"model.init={init}", "--set", "optimizer.learning_rate=1e-12"]
         assert run(example, monkeypatch, photographs, "-o", output, "--others", photographs, *options) == 0
@@ -84,7 +85,7 @@ def test_weights_change(
     example: dict[str, Any], photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(example, monkeypatch, photographs, "-o", tmp_path / "run", *SMALL) == 0
-    first = DISKDetector.from_pretrained("start").state_dict()
+    first = DISKDetector.from_pretrained().state_dict()
     last = DISKDetector.from_pretrained(tmp_path / "run" / "last.safetensors").state_dict()
     changes = [(last[name] - value).abs().max() for name, value in first.items()]
     assert 1e-6 < max(changes) < 1e-2  # by a small learning rate
@@ -106,7 +107,7 @@ def test_accuracy_needs_no_luck(example: dict[str, Any], photographs: Path, repo
     """The same photographs give the same views each time, other ones than validation has."""
     settings = ["data.width=96", "data.height=96"]
     config = read_config(repository / "python" / "examples" / "fine_tune.toml", [str(photographs)], settings)
-    one, two = (example["accuracies"](example["held_out"](config), "start", config) for _ in range(2))
+    one, two = (example["accuracies"](example["held_out"](config), DEFAULT_CHECKPOINT, config) for _ in range(2))
     assert one == two and len(one) == len(example["held_out"](config).files)
 
 

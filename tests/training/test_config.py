@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.training.config import (
     config_from_mapping,
     config_to_mapping,
@@ -51,7 +52,7 @@ def test_examples_can_be_read(repository):
     posed, photos = (source.options for source in configs["posed.toml"].source)
     assert posed.path == "somewhere" and posed.augments and photos.path == "elsewhere"
     posed, photos = (source.options for source in configs["fine_tune.toml"].source)
-    assert not posed.augments and photos.holdout == 0.2 and configs["fine_tune.toml"].model.init == "start"
+    assert not posed.augments and photos.holdout == 0.2 and configs["fine_tune.toml"].model.init == DEFAULT_CHECKPOINT
 
 
 def test_paper_has_the_schedule_of_the_paper():

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 import disk_ops
 from disk_ops import DISKDetector
-from disk_ops.checkpoint import WEIGHTS_FOLDER
 from disk_ops.io.output import OutputError
 from disk_ops.training.export import check_export, export_weights, read_record, training_record
 from disk_ops.training.schedule import ScheduleConfig
@@ -181,7 +180,6 @@ def test_files_without_a_record_have_none(tmp_path: Path, weights: dict[str, tor
     torch.save({"extractor": weights}, tmp_path / "b.pth")
     torch.save(weights, tmp_path / "c.pth")
     assert [read_record(tmp_path / name) for name in files(tmp_path)] == [None] * 3
-    assert read_record(str(WEIGHTS_FOLDER / "start.safetensors")) is None is read_record("start")
     save_file(weights, tmp_path / "d.safetensors", {"record": "not JSON"})
     with pytest.raises(ValueError, match=r"d\.safetensors: its record can't be read"):
         read_record(tmp_path / "d.safetensors")

@@ -165,7 +165,7 @@ def colours_of_points(picture: np.ndarray) -> dict[str, int]:
 
 def test_a_trained_network_makes_right_matches(repository: Path) -> None:
     sample = warped(repository / "disk_ops" / "demo" / "berlin_1.jpg")
-    detector = DISKDetector.from_pretrained("start")
+    detector = DISKDetector.from_pretrained()
     pictures = training_pictures(detector, sample, pair_reward(sample), 1200)
     assert set(pictures) == {"heatmap", "matches/0-1"}
     counts = colours_of_points(pictures["matches/0-1"][:-24])
