@@ -21,10 +21,10 @@ from disk_ops.training.settings import SettingsError
 
 
 def test_presets_are_bundled():
-    assert presets() == ["paper", "photos-gpu", "photos-small"]
+    assert presets() == ["paper", "photos-general", "photos-gpu", "photos-small"]
 
 
-@pytest.mark.parametrize("preset", ["paper", "photos-gpu", "photos-small"])
+@pytest.mark.parametrize("preset", ["paper", "photos-general", "photos-gpu", "photos-small"])
 def test_preset_survives_its_own_toml(preset, tmp_path):
     config = read_config(preset, ["photos:somewhere"])
     path = tmp_path / "config.toml"
@@ -125,7 +125,10 @@ def test_single_settings():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nothing.toml",), "nothing.toml is neither a file nor a preset (paper, photos-gpu, photos-small)"),
+        (
+            ("nothing.toml",),
+            "nothing.toml is neither a file nor a preset (paper, photos-general, photos-gpu, photos-small)",
+        ),
         (("paper", ["photo:x"]), "KIND:PATH with KIND among photos, scenes"),
         (("paper", [], ["steps"]), "key=value, got 'steps'"),
         (("paper", [], ["optimizer.learning=1"]), "optimizer.learning; did you mean optimizer.learning_rate?"),
