@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-DEFAULT_CHECKPOINT = "start"
+DEFAULT_CHECKPOINT = "general"
 """The bundled weights that are taken where none are named."""
 _NESTING_KEYS = ("extractor", "disk")  # released checkpoints; those written by the released training code
 _LAST_WEIGHT = "unet.path_up.3.conv.3.weight"
