@@ -94,7 +94,8 @@ def test_truncated_file(tmp_path, weights):
 
 def test_missing_file():
     with pytest.raises(
-        FileNotFoundError, match=r"checkpoint 'depth' is neither a bundled name \(.*start.*\) nor a file"
+        FileNotFoundError,
+        match=rf"checkpoint 'depth' is neither a bundled name \(.*{DEFAULT_CHECKPOINT}.*\) nor a file",
     ):
         DISKDetector.from_pretrained("depth")
 

@@ -10,6 +10,7 @@ from comparing import photo_like
 from torch import Tensor
 
 from disk_ops import DISKDetector
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.evaluation.features import CellExtractor, DetectorExtractor
 from disk_ops.evaluation.methods import parse_method
 from disk_ops.ops import distance_matrix
@@ -177,7 +178,7 @@ class TestDetector:
             "window_size": 1,
             "border": 0,
             "mask": mask,
-            "image_size": torch.tensor([[333, 201], [9, 8]]),
+            "image_size": torch.tensor([[333, 201], [49, 38]]),
         }
         for whole, tiled in zip(refined(images, **options), refined(images, max_memory=0.001, **options), strict=True):
             apart = distance_matrix(whole.keypoints, tiled.keypoints)  # near ties may come in another order
@@ -202,4 +203,5 @@ class TestDetector:
         assert (method.name, spec.kind) == ("disk+subpixel", "disk")
         assert method.fingerprint != plain.load(device).fingerprint
         assert torch.equal(method.extract(image, 20).keypoints, refined(image[None], n=20)[0].keypoints.cpu())
-        assert parse_method("disk+subpixel:start").name == "disk+subpixel:start"
+        named = f"disk+subpixel:{DEFAULT_CHECKPOINT}"
+        assert parse_method(named).name == named

@@ -120,7 +120,8 @@ def main() -> int:
         parser.error("at least two photographs are needed")
     try:
         images = [read_photograph(path, arguments.max_size) for path in arguments.images]
-        detector = DISKDetector.from_pretrained(arguments.weights, "cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        detector = DISKDetector.from_pretrained(arguments.weights, device, subpixel=True)
         panorama, covered = blend(images, homographies_to_middle(images, detector))
         if arguments.crop:
             rows, columns = inner_box(covered)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from disk_ops import DISKDetector
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher, mutual_matches
 from disk_ops.evaluation.kornia_methods import KORNIA_MODELS
@@ -48,7 +49,7 @@ class TestNames:
         (tmp_path / "my.safetensors").write_bytes(b"")
         spec = parse_method(f"disk:{tmp_path}/my.safetensors")
         assert (spec.name, spec.kind, spec.checkpoint) == ("disk:my.safetensors", "disk", f"{tmp_path}/my.safetensors")
-        assert parse_method("disk:start").name == "disk:start"
+        assert parse_method(f"disk:{DEFAULT_CHECKPOINT}").name == f"disk:{DEFAULT_CHECKPOINT}"
 
     def test_equal_names_become_whole_paths(self, tmp_path) -> None:
         for folder in ("a", "b"):

@@ -59,7 +59,7 @@ def images(example: dict[str, Any], files: list[Path]) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def homographies(example: dict[str, Any], images: list[torch.Tensor]) -> list[np.ndarray]:
-    return example["homographies_to_middle"](images, DISKDetector.from_pretrained())
+    return example["homographies_to_middle"](images, DISKDetector.from_pretrained(subpixel=True))
 
 
 def run(example: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
