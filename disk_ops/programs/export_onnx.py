@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +61,6 @@ def _metadata(weights: str, weights_hash: str) -> dict[str, Any]:
     bundled = path.parent == WEIGHTS_FOLDER
     metadata: dict[str, Any] = {"weights": path.stem if bundled else path.name, "weights_hash": weights_hash}
     record = read_record(path)
-    beside = path.with_suffix(".json")
-    if record is None and bundled and beside.is_file():
-        record = json.loads(beside.read_text(encoding="utf-8"))
     if record is not None:
         metadata["record"] = record
     if bundled:
