@@ -143,6 +143,23 @@ class TestConvBlock:
         for name, gradient in found.items():
             assert torch.equal(other[name], gradient), name
 
+    def test_of_a_part_is_that_of_its_copy(self, inputs):
+        """Parts of wider images in channels-last aren't copied; nothing around them is read."""
+
+        def inside(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            wide = F.pad(x, (2, 3, 1, 4), value=torch.nan).to(memory_format=torch.channels_last)
+            return wide[..., 1 : 1 + x.shape[2], 2 : 2 + x.shape[3]]
+
+        copy = leaves(inputs.float())
+        part = leaves(copy._replace(x=inside(copy.x), skip=inside(copy.skip)))
+        towards = torch.randn_like(block(copy))
+        expected, found = gradients(copy, block(copy), towards), gradients(part, block(part), towards)
+        assert expected.keys() == found.keys() >= {"x", "weight", "bias"}
+        for name, gradient in found.items():
+            assert torch.equal(gradient, expected[name]), name
+
     def test_does_not_depend_on_threads(self):
         inputs, threads, results = make_inputs(CASES["up"]).float(), torch.get_num_threads(), []
         try:

@@ -153,7 +153,7 @@ class TestDetector:
             from disk_ops import DISKDetector, buffers
 
             def memory(field):
-                return int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1e6
+                return int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024 / 1e9
 
             images, detector = torch.rand(1, 3, 1600, 2000), DISKDetector.from_pretrained()
             with torch.inference_mode():

@@ -27,7 +27,7 @@ def features(
     last = len(unet.path_up) - 1
     for level, up in enumerate(unet.path_up):
         assert isinstance(up, UpBlock)
-        x = graph.op("Concat", _upsample(graph, x), skips.pop(), axis=1)
+        x = graph.op("Concat", _upsample(graph, x, lowest=level == 0), skips.pop(), axis=1)
         name = f"unet.path_up.{level}.conv"
         x = _block(graph, up.conv, x, name) if level < last else _activation(graph, up.conv, x, name)
     return x
@@ -73,9 +73,17 @@ def _activation(
 def _upsample(
     graph: Graph,
     x: str,  # [1, C, H, W]
+    lowest: bool,
 ) -> str:  # [1, C, 2H, 2W]
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
-    return graph.op("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+    if not lowest:
+        return graph.op("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+    # OpenCV 5.0 reads beyond a single row or column, which only the lowest level can have: with their edges repeated
+    # there are three.
+    around = graph.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    x = graph.op("Pad", x, around, mode="edge")
+    x = graph.op("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+    return graph.slice(x, (2, 2), (-2, -2), (2, 3))
 
 
 def convolution_weights(

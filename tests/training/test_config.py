@@ -16,6 +16,7 @@ from disk_ops.training.config import (
     read_config,
 )
 from disk_ops.training.data.kinds import KINDS
+from disk_ops.training.export import read_record
 from disk_ops.training.folder import write_config
 from disk_ops.training.settings import SettingsError
 
@@ -31,6 +32,17 @@ def test_preset_survives_its_own_toml(preset, tmp_path):
     path.write_text(config_to_toml(config), encoding="utf-8")
     assert read_config(path) == config
     assert config_from_mapping(config_to_mapping(config)) == config
+
+
+def test_the_bundled_weights_are_those_of_their_preset():
+    """Which the record names by the preset that it began with, and which is otherwise the same."""
+    record = read_record(DEFAULT_CHECKPOINT)
+    assert record is not None
+    config, made_by = read_config("photos-general", ["photos:photos"]), config_from_mapping(record["config"])
+    [source] = made_by.source
+    source = dataclasses.replace(source, options=dataclasses.replace(source.options, path="photos"))
+    assert dataclasses.replace(made_by, preset=config.preset, source=(source,)) == config
+    assert record["steps"] == config.steps
 
 
 @pytest.mark.parametrize("preset", ["paper", "photos-small"])
