@@ -27,8 +27,8 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="a TOML file, or a preset: paper, photos-small, photos-general, photos-gpu (default with --resume: that "
-        "of FOLDER)",
+        help="a TOML file, or a preset: paper, photos-small, photos-general, photos-general-2, photos-gpu (default "
+        "with --resume: that of FOLDER)",
     )
     parser.add_argument(
         "--data",

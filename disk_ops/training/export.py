@@ -113,6 +113,7 @@ def training_record(
     seconds: float,
     metrics: Mapping[str, float],
     sources: Iterable[tuple[str, int]],
+    origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """How weights were made, in plain types. Paths stay as they are given.
 
@@ -122,6 +123,7 @@ def training_record(
         seconds: of training.
         metrics: of the last validation.
         sources: name and number of items of each source of data.
+        origin: the weights that it began with: their digest, and their own record if they have one; None: random ones.
     """
     record = {
         "disk_ops": disk_ops.__version__,
@@ -133,6 +135,7 @@ def training_record(
         "metrics": metrics,
         "sources": [{"name": name, "items": items} for name, items in sources],
         "config": config,
+        **({} if origin is None else {"origin": origin}),
     }
     return dict(_plain(record, _RECORD))
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from disk_ops.checkpoint import weights_digest
 from disk_ops.detector import DISKDetector
 from disk_ops.training.config import ModelConfig
+from disk_ops.training.export import read_record
 from disk_ops.training.settings import SettingsError
 
 
@@ -29,6 +31,17 @@ def make_detector(config: ModelConfig, seed: int, resumed: bool = False) -> DISK
     if detector.desc_dim != config.desc_dim:
         raise SettingsError(f"model.desc_dim is {config.desc_dim}, but {config.init} has {detector.desc_dim}")
     return detector.float().train()
+
+
+def origin(config: ModelConfig, detector: DISKDetector) -> dict[str, Any] | None:
+    """Which weights a detector that :func:`make_detector` made began with, for the record; None: random ones."""
+    if not config.init:
+        return None
+    try:
+        record = read_record(config.init)
+    except ValueError:  # a file that holds more than weights, of which only those could be read
+        record = None
+    return {"weights": weights_digest(detector.state_dict()), "record": record}
 
 
 def average_weights(detector: DISKDetector, decay: float) -> AveragedModel:

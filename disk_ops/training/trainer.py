@@ -30,7 +30,7 @@ from disk_ops.training.guards import Degeneration, SkippedSteps, StopOnSignal
 from disk_ops.training.logs import NullLog, TrainingLog
 from disk_ops.training.loss import PolicyGradientLoss
 from disk_ops.training.memory import activation_bytes
-from disk_ops.training.network import average_weights, compile_network, make_detector
+from disk_ops.training.network import average_weights, compile_network, make_detector, origin
 from disk_ops.training.pictures import training_pictures
 from disk_ops.training.schedule import Annealing, annealing
 from disk_ops.training.state import save_checkpoint
@@ -75,6 +75,7 @@ class Trainer:
         self.config, self.folder, self.group = config, folder, group
         self.log, self.validator, self.sources = log or NullLog(), validator, sources
         self.detector = make_detector(config.model, config.seed, previous is not None).to(group.device)
+        self.origin = origin(config.model, self.detector) if previous is None else previous.get("origin")
         self.parameters = list(self.detector.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.optimizer.learning_rate)
         self.average = average_weights(self.detector, config.optimizer.ema) if config.optimizer.ema else None
@@ -249,7 +250,9 @@ class Trainer:
 
     def export(self, path: Path, step: int) -> None:
         """Write the weights that users take, with the record of how they were made."""
-        record = training_record(config_to_mapping(self.config), step, self.log.seconds, self.metrics, self.sources)
+        record = training_record(
+            config_to_mapping(self.config), step, self.log.seconds, self.metrics, self.sources, self.origin
+        )
         export_weights(self.result.state_dict(), path, record, overwrite=True)
 
     def _pictures(self, step: int) -> dict[str, Any]:
@@ -280,6 +283,7 @@ class Trainer:
             "skipped": [self.skipped.total, self.skipped.in_a_row],
             "degeneration": self.degeneration.steps,
             "config": config_to_mapping(self.config),
+            "origin": self.origin,
         }
 
     def _load(self, content: Mapping[str, Any]) -> None:

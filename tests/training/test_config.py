@@ -22,10 +22,10 @@ from disk_ops.training.settings import SettingsError
 
 
 def test_presets_are_bundled():
-    assert presets() == ["paper", "photos-general", "photos-gpu", "photos-small"]
+    assert presets() == ["paper", "photos-general", "photos-general-2", "photos-gpu", "photos-small"]
 
 
-@pytest.mark.parametrize("preset", ["paper", "photos-general", "photos-gpu", "photos-small"])
+@pytest.mark.parametrize("preset", ["paper", "photos-general", "photos-general-2", "photos-gpu", "photos-small"])
 def test_preset_survives_its_own_toml(preset, tmp_path):
     config = read_config(preset, ["photos:somewhere"])
     path = tmp_path / "config.toml"
@@ -139,7 +139,7 @@ def test_single_settings():
     [
         (
             ("nothing.toml",),
-            "nothing.toml is neither a file nor a preset (paper, photos-general, photos-gpu, photos-small)",
+            "nothing.toml is neither a file nor a preset (paper, photos-general, photos-general-2, photos-gpu, photos-small)",
         ),
         (("paper", ["photo:x"]), "KIND:PATH with KIND among photos, scenes"),
         (("paper", [], ["steps"]), "key=value, got 'steps'"),

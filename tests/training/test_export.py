@@ -202,6 +202,7 @@ def test_a_record_tells_how_weights_were_made(tmp_path: Path, weights: dict[str,
     assert set(record) == {
         *("disk_ops", "commit", "torch", "date", "steps", "hours", "metrics", "sources", "config"),
     }
+    assert training_record(config, 1, 1, {}, [], {"weights": "0a", "record": record})["origin"]["record"] == record
     for path in (tmp_path / "a.safetensors", tmp_path / "a.pth"):
         export_weights(weights, path, record)
         assert read_record(path) == record

@@ -8,15 +8,19 @@ import math
 import pytest
 import torch
 from making import make_config, make_photos
+from safetensors.torch import save_file
 
 from disk_ops import DISKDetector
+from disk_ops.checkpoint import weights_digest
 from disk_ops.group import Group
 from disk_ops.io.output import OutputError
+from disk_ops.training.config import ModelConfig
 from disk_ops.training.data.mixture import Mixture
 from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import read_record
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.loss import PolicyGradientLoss
+from disk_ops.training.network import make_detector, origin
 from disk_ops.training.rewards import HomographyReward
 from disk_ops.training.run import open_data, train
 from disk_ops.training.schedule import annealing
@@ -211,6 +215,27 @@ def test_overwriting_keeps_what_is_not_of_the_training(photos, tmp_path):
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["step-000000002.pt", "step-000000003.pt"]
+
+
+def test_the_record_tells_which_weights_a_training_began_with(photos, tmp_path):
+    train(make_config(photos, steps=2), tmp_path / "first", quiet=True)
+    first = tmp_path / "first" / "last.safetensors"
+    config = make_config(photos, steps=4, model={"init": str(first)})
+    train(config, tmp_path / "second", quiet=True)
+    own, found = read_record(first), read_record(tmp_path / "second" / "last.safetensors")
+    assert "origin" not in own
+    assert found["origin"] == {"weights": weights_digest(DISKDetector.from_pretrained(first).state_dict()), "record": own}
+    first.unlink()  # not needed any more to go on
+    (tmp_path / "second" / "last.safetensors").unlink()
+    train(config, tmp_path / "second", quiet=True, existing="resume")
+    assert read_record(tmp_path / "second" / "last.safetensors")["origin"] == found["origin"]
+
+
+def test_weights_whose_record_cannot_be_read_can_be_begun_with(tmp_path):
+    save_file(DISKDetector(16).state_dict(), tmp_path / "w.safetensors", {"record": "no JSON"})
+    config = ModelConfig(16, str(tmp_path / "w.safetensors"))
+    found = origin(config, make_detector(config, 0))
+    assert found is not None and found["record"] is None
 
 
 def test_validation_images_that_cannot_be_read_are_told_at_the_start(photos, tmp_path):
