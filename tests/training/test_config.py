@@ -139,7 +139,8 @@ def test_single_settings():
     [
         (
             ("nothing.toml",),
-            "nothing.toml is neither a file nor a preset (paper, photos-general, photos-general-2, photos-gpu, photos-small)",
+            "nothing.toml is neither a file nor a preset "
+            "(paper, photos-general, photos-general-2, photos-gpu, photos-small)",
         ),
         (("paper", ["photo:x"]), "KIND:PATH with KIND among photos, scenes"),
         (("paper", [], ["steps"]), "key=value, got 'steps'"),

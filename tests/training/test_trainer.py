@@ -224,7 +224,8 @@ def test_the_record_tells_which_weights_a_training_began_with(photos, tmp_path):
     train(config, tmp_path / "second", quiet=True)
     own, found = read_record(first), read_record(tmp_path / "second" / "last.safetensors")
     assert "origin" not in own
-    assert found["origin"] == {"weights": weights_digest(DISKDetector.from_pretrained(first).state_dict()), "record": own}
+    digest = weights_digest(DISKDetector.from_pretrained(first).state_dict())
+    assert found["origin"] == {"weights": digest, "record": own}
     first.unlink()  # not needed any more to go on
     (tmp_path / "second" / "last.safetensors").unlink()
     train(config, tmp_path / "second", quiet=True, existing="resume")
