@@ -1,7 +1,8 @@
-"""Write the README's benchmark tables from the committed results: ``python python/benchmarks/tables.py [--check]``.
+"""Write the documents' benchmark tables from the committed results: ``python python/benchmarks/tables.py [--check]``.
 
-Each table stands between ``<!-- benchmark NAME -->`` and ``<!-- /benchmark -->`` and shows results/NAME.json, or
-between ``<!-- evaluation NAME -->`` and ``<!-- /evaluation -->`` and shows results/evaluation/NAME/results.json.
+The documents are README.md and the card of the bundled weights. Each table stands between ``<!-- benchmark NAME -->``
+and ``<!-- /benchmark -->`` and shows results/NAME.json, or between ``<!-- evaluation NAME -->`` and
+``<!-- /evaluation -->`` and shows results/evaluation/NAME/results.json.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from disk_ops.evaluation.report.cells import cells
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).resolve().parent / "results"
-README = ROOT / "README.md"
+DOCUMENTS = (ROOT / "README.md", ROOT / "disk_ops" / "weights" / "README.md")
 MARKED = re.compile(r"(<!-- (benchmark|evaluation) (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 # Of evaluations: what isn't shown, as it is in the report.
 HIDDEN_TABLES = re.compile(r"[Bb]y (set|change|collection|scene|covisibility)")
@@ -31,6 +32,7 @@ def table(result: dict[str, Any]) -> str:
         "maa_10": poses,
         "images": parity,
         "auc5": accuracies,
+        "change": experiments,
         "implementation": comparison,
     }
     lines = next(form for key, form in forms.items() if key in result["rows"][0])(result["rows"])
@@ -145,6 +147,17 @@ def poses(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def experiments(rows: list[dict[str, Any]]) -> list[str]:
+    """Short trainings that differ in one thing."""
+    conditions = ["upright", "turned", "zoomed", "degraded", "mean"]
+    titles = ["change", "steps", "minutes", *conditions, "kept"]
+    lines = [f"| {' | '.join(titles)} |", f"{'|---' * len(titles)}|"]
+    for row in rows:
+        cells = " | ".join(f"{row[condition]:.3f}" for condition in conditions)
+        lines.append(f"| {row['change']} | {row['steps']} | {row['minutes']:.1f} | {cells} | {row['kept']} |")
+    return lines
+
+
 def profile(rows: list[dict[str, Any]]) -> list[str]:
     """Parts of one thing; where it is known, beside the least time that each could take."""
     floors = any("floor_ms" in row for row in rows)
@@ -185,15 +198,18 @@ def fill(text: str) -> str:
 
 
 def main() -> int:
-    """Update the README, or with --check say whether it is up to date."""
-    text = README.read_text()
-    filled = fill(text)
-    if "--check" in sys.argv[1:]:
-        if filled != text:
-            print("README.md does not show the committed results: run python python/benchmarks/tables.py")
-        return int(filled != text)
-    README.write_text(filled)
-    return 0
+    """Update the documents, or with --check say whether they are up to date."""
+    status = 0
+    for document in DOCUMENTS:
+        text = document.read_text()
+        filled = fill(text)
+        if "--check" not in sys.argv[1:]:
+            document.write_text(filled)
+        elif filled != text:
+            name = document.relative_to(ROOT)
+            print(f"{name} does not show the committed results: run python python/benchmarks/tables.py")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
