@@ -47,6 +47,12 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write the best weights, as .safetensors or .pth, at the end"
     )
+    parser.add_argument(
+        "--export-dtype",
+        choices=("float32", "float16"),
+        default="float32",
+        help="of the weights in that file: float16 halves it (default: float32)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print settings, data and memory, and stop")
     parser.add_argument("--write-config", type=Path, metavar="FILE", help="write all settings as TOML, and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

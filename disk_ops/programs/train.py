@@ -9,6 +9,7 @@ from disk_ops.checkpoint import read_state_dict
 from disk_ops.group import GroupError, is_lost_process
 from disk_ops.io.output import check_writable
 from disk_ops.programs.common import (
+    DTYPES,
     OK,
     UserError,
     counted,
@@ -132,7 +133,8 @@ def _finish(arguments: argparse.Namespace, config: TrainingConfig, outcome: Outc
         return INTERRUPTED
     weights = folder / BEST if (folder / BEST).exists() else folder / LAST
     if arguments.export is not None:
-        export_weights(read_state_dict(weights), arguments.export, read_record(weights) or {}, overwrite=True)
+        record, dtype = read_record(weights) or {}, DTYPES[arguments.export_dtype]
+        export_weights(read_state_dict(weights), arguments.export, record, overwrite=True, dtype=dtype)
         weights = arguments.export
     print(printable(f"trained {counted(config.steps, 'step')}; the weights are in {weights}"))
     return OK

@@ -31,30 +31,37 @@ def export_weights(
     record: Mapping[str, Any],
     *,
     overwrite: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write the weights of a detector so that ``DISKDetector.from_pretrained``, kornia and others can load them.
 
     ``.safetensors`` holds the tensors and in its metadata the record as JSON; ``.pth`` and ``.pt`` have the layout of
-    the released checkpoints, ``{"extractor": weights}``, and hold plain types only. Weights are float32 under the names
-    of the network (``unet.path_down...``). The file appears when it is complete.
+    the released checkpoints, ``{"extractor": weights}``, and hold plain types only. Weights are under the names of the
+    network (``unet.path_down...``). The file appears when it is complete.
 
     Args:
         state_dict: of a :class:`disk_ops.DISKDetector`.
         path: the file.
         record: how the weights were made, see :func:`training_record`.
         overwrite: replace an existing file.
+        dtype: of the weights in the file: float32, or float16 for half the size. What loads them computes in float32
+            all the same.
 
     Raises:
         OutputError: the file exists, or can't be written there, or is of no known type.
-        ValueError: the weights are not those of the network, or not finite; the tensor is named.
+        ValueError: the weights are not those of the network, or not finite (in ``dtype``); the tensor is named. Or
+            ``dtype`` is another one.
         TypeError: the record holds something that has no plain form.
     """
+    if dtype not in (torch.float32, torch.float16):
+        raise ValueError(f"dtype must be torch.float32 or torch.float16, got {dtype}")
     check_export(path, overwrite=overwrite)
     weights = {}
     for name, value in read_state_dict(state_dict).items():
+        value = value.detach().to("cpu", dtype, copy=True).contiguous()
         if not bool(value.isfinite().all()):
             raise ValueError(f"weights must be finite, but {name} holds {_not_finite(value)}")
-        weights[name] = value.detach().to("cpu", torch.float32, copy=True).contiguous()
+        weights[name] = value
     plain = _plain(record, _RECORD)
     if path.suffix.lower() in _SAFETENSORS:
         content = _safetensors(weights, json.dumps(plain, ensure_ascii=False, allow_nan=False))

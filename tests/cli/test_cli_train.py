@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from stored import save
 
 from disk_ops import DISKDetector
@@ -52,6 +53,10 @@ def test_export_loads_everywhere(folder, capsys):
     released = torch.load("w.pth", weights_only=True)["extractor"]
     assert all(torch.equal(weights[key], released[key]) for key in weights)
     kornia_feature.DISK(16).load_state_dict(weights)
+    half = ["-o", "run-w.pth", "--resume", "--export", "half.safetensors", "--export-dtype", "float16", "--quiet"]
+    assert main(["train", *half]) == 0
+    rounded = load_file("half.safetensors")
+    assert all(torch.equal(rounded[key], weights[key].half()) for key in weights)
 
 
 def test_resume_needs_no_configuration(folder, capsys):

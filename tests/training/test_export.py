@@ -67,6 +67,27 @@ def test_weights_of_a_training_become_plain_float32(tmp_path: Path, suffix: str)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_half_precision_halves_the_file(tmp_path: Path, weights: dict[str, torch.Tensor], suffix: str) -> None:
+    export_weights(weights, tmp_path / f"a{suffix}", RECORD)
+    export_weights(weights, tmp_path / f"b{suffix}", RECORD, dtype=torch.float16)
+    whole, half = ((tmp_path / f"{name}{suffix}").stat().st_size for name in "ab")
+    assert half < 0.53 * whole
+    loaded = DISKDetector.from_pretrained(tmp_path / f"b{suffix}").state_dict()
+    assert all(torch.equal(loaded[key], value.half().float()) for key, value in weights.items())
+
+
+def test_weights_beyond_the_range_of_float16_are_refused(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+    name = "unet.path_up.0.conv.3.bias"
+    weights[name] = weights[name].clone()
+    weights[name][0] = 1e5
+    with pytest.raises(ValueError, match=rf"{name} holds NaN or infinity in 1 of"):
+        export_weights(weights, tmp_path / "a.pth", RECORD, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"dtype must be torch\.float32 or torch\.float16, got torch\.bfloat16"):
+        export_weights(weights, tmp_path / "a.pth", RECORD, dtype=torch.bfloat16)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_shared_memory_is_no_obstacle(tmp_path: Path, weights: dict[str, torch.Tensor], suffix: str) -> None:
     size = max(value.numel() for value in weights.values())
     shared = torch.rand(size)
