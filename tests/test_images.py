@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from disk_ops.io import images
-from disk_ops.io.images import ImageError
+from disk_ops.io.images import ImageError, to_rgb8
 from disk_ops.io.inputs import InputError, list_images, natural_key
 
 RGB = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [255, 255, 255]], [[0, 0, 0], [10, 20, 30]]], np.uint8)
@@ -366,3 +366,17 @@ def test_wrong_inputs_are_named(tmp_path: Path) -> None:
         list_images([Path("nowhere"), tmp_path / "gone.jpg"])
     with pytest.raises(InputError, match="no images found"):
         list_images([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    [
+        (np.array([[0, 65535]], np.uint16), [[0, 0, 0], [255, 255, 255]]),
+        (np.array([[0.0, 0.5]], np.float32), [[0, 0, 0], [128, 128, 128]]),
+        (np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8), [[1, 2, 3], [4, 5, 6]]),
+    ],
+)
+def test_any_image_becomes_rgb_of_8_bits(pixels, expected):
+    converted = to_rgb8(pixels)
+    assert converted.dtype == np.uint8
+    assert converted[0].tolist() == expected

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.io.images import IMAGE_EXTENSIONS, Size
 from disk_ops.io.inputs import natural_key
-from disk_ops.training.data.depth_maps import list_files
-from disk_ops.training.data.posed import check_camera
-from disk_ops.training.data.rgbd import RgbdConfig, read_cameras
-from disk_ops.training.data.sample import DataError
+from disk_ops.scenes.cameras import check_camera
+from disk_ops.scenes.cameras_json import read_cameras
+from disk_ops.scenes.depth_maps import list_files
+from disk_ops.scenes.errors import DataError
 
 MINIMUM_IMAGES = 2
 _STRECHA_FOLDERS = ("gt_dense_cameras", "images", "")
@@ -53,7 +53,7 @@ def find_scenes(root: Path) -> list[Scene]:
     """Scenes in a folder, which may be one, or hold them at any depth; in natural order.
 
     A scene is a folder with at least two images, or with a folder ``images`` that holds them at any depth. True cameras
-    are taken from ``cameras.json`` in it (see :mod:`disk_ops.training.data.rgbd`), or from Strecha's
+    are taken from ``cameras.json`` in it (see :mod:`disk_ops.scenes.cameras_json`), or from Strecha's
     ``<image>.camera``, in ``gt_dense_cameras`` or beside the images.
 
     Raises:
@@ -90,15 +90,15 @@ def _scene_at(folder: Path, name: str) -> Scene | None:
     if len(images) < MINIMUM_IMAGES:
         return None
     if (folder / "cameras.json").is_file():
-        return Scene(name, place, tuple(images), _from_json(folder, name), (folder / "cameras.json",))
+        return Scene(name, place, tuple(images), _from_json(folder), (folder / "cameras.json",))
     found = {image: file for image in images if (file := _strecha_file(folder, image)) is not None}
     cameras = {image: read_strecha_camera(file) for image, file in found.items()}
     return Scene(name, place, tuple(images), cameras, tuple(found.values()))
 
 
-def _from_json(folder: Path, name: str) -> dict[str, TrueCamera]:
+def _from_json(folder: Path) -> dict[str, TrueCamera]:
     try:
-        found, _ = read_cameras(name, folder, RgbdConfig(path=str(folder), max_images=10**9))
+        found, _ = read_cameras(folder)
     except DataError as error:
         raise EvaluationError(str(error)) from error
     sizes = [(int(size[0]), int(size[1])) if size.all() else None for size in found.sizes]

@@ -41,7 +41,7 @@ from disk_ops.evaluation.protocol import (
 )
 from disk_ops.io.images import Size
 from disk_ops.io.inputs import InputError, list_images
-from disk_ops.training.data.warp import warp
+from disk_ops.warp import warp
 
 CORRECT = 3.0
 """Pixels up to which a match counts as correct."""

@@ -81,6 +81,14 @@ def to_rgb_float(pixels: Pixels) -> npt.NDArray[np.float32]:
     return image
 
 
+def to_rgb8(pixels: Pixels) -> np.ndarray:
+    """Turn decoded pixels ``[h, w]`` or ``[h, w, 3]`` into ``[h, w, 3]`` uint8."""
+    if pixels.dtype != np.uint8:
+        largest = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
+        pixels = np.rint(pixels * (255.0 / largest)).astype(np.uint8)
+    return np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels
+
+
 def size_of(pixels: Pixels) -> Size:
     """(width, height) of an array [H, W, ...]."""
     return int(pixels.shape[1]), int(pixels.shape[0])
@@ -101,6 +109,15 @@ def downscale(pixels: Pixels, size: Size) -> Pixels:
     if size_of(pixels) == size:
         return pixels
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+
+
+def resize_pixels(pixels: np.ndarray, size: Size) -> np.ndarray:
+    """Resize ``[h, w, ...]``, averaging what lies under a pixel where the image shrinks."""
+    old = size_of(pixels)
+    if old == size:
+        return pixels
+    smaller = size[0] <= old[0] and size[1] <= old[1]
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR))
 
 
 def to_original(

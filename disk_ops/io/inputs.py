@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections import defaultdict
@@ -63,6 +64,12 @@ def printable(text: str) -> str:
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key under which ``frame2`` comes before ``frame10``."""
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name))
+
+
+def stable_number(name: str) -> float:
+    """A number from 0 to 1 that depends on nothing but the name."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
 
 
 def list_images(arguments: Sequence[Path], exclude: Iterable[Path] = ()) -> ImageList:

@@ -18,10 +18,10 @@ from disk_ops.programs.common import (
     printable,
     quiet_opencv,
 )
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.config import TrainingConfig, config_to_toml, presets, read_config
 from disk_ops.training.data.loading import AHEAD
 from disk_ops.training.data.opening import open_data
-from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import check_export, export_weights, read_record
 from disk_ops.training.folder import (
     BEST,

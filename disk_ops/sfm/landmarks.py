@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from disk_ops.io.images import Size
+from disk_ops.scenes.colmap_files import find_model, read_model
+from disk_ops.scenes.errors import DataError
 from disk_ops.sfm.colmap import SfmError
-from disk_ops.training.data.colmap_files import find_model, read_model
-from disk_ops.training.data.sample import DataError
 
 SAME_PLACE = 0.5
 """Pixels within which a keypoint is the model's."""

@@ -17,7 +17,8 @@ from disk_ops.evaluation.features import DetectorExtractor, Features, evaluation
 from disk_ops.evaluation.homography import evaluate_set, pair_accuracy
 from disk_ops.evaluation.homography_sets import HomographySet, SetError
 from disk_ops.evaluation.pose import estimate_relative_pose, mean_average_accuracy, pose_error, relative_pose
-from disk_ops.training.data.sample import DataError, Sample, SampleError, Source
+from disk_ops.scenes.errors import DataError, SampleError
+from disk_ops.training.data.sample import Sample, Source
 from disk_ops.training.rewards import View
 
 Report = Callable[[str], None]

@@ -20,9 +20,10 @@ from tqdm import tqdm
 
 from disk_ops import DISKDetector
 from disk_ops.cli import main as disk_ops
+from disk_ops.scenes.errors import DataError
 from disk_ops.training import TrainingConfig, read_config
 from disk_ops.training.data.photos import PhotosSource
-from disk_ops.training.data.sample import DataError, Frame
+from disk_ops.training.data.sample import Frame
 from disk_ops.training.folder import LAST
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.validation import SourceSamples, Validator

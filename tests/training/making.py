@@ -9,8 +9,9 @@ import cv2
 import numpy as np
 import torch
 
+from disk_ops.scenes.errors import SampleError
 from disk_ops.training.config import TrainingConfig, config_from_mapping
-from disk_ops.training.data.sample import Frame, Sample, SampleError
+from disk_ops.training.data.sample import Frame, Sample
 
 
 def make_photos(folder: Path, number: int = 4, size: tuple[int, int] = (160, 120)) -> Path:

@@ -15,8 +15,9 @@ import pytest
 import torch
 from colmap_scene import MODELS, SIZE, make_scene
 
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.colmap import ScenesConfig, ScenesSource
-from disk_ops.training.data.sample import DataError, Frame, SampleError
+from disk_ops.training.data.sample import Frame
 from disk_ops.training.rewards import reproject
 
 pycolmap = pytest.importorskip("pycolmap")

@@ -13,8 +13,9 @@ import posed_scene
 import pytest
 import torch
 
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.disk_dataset import DiskDatasetConfig, DiskDatasetSource
-from disk_ops.training.data.sample import DataError, Frame, SampleError
+from disk_ops.training.data.sample import Frame
 from disk_ops.training.rewards import reproject
 
 TRIPLETS = [[0, 1, 2], [1, 2, 3], [0, 2, 3]]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.homography_sets import HomographySetsConfig, HomographySetsSource
-from disk_ops.training.data.sample import DataError, Frame, SampleError
+from disk_ops.training.data.sample import Frame
 from disk_ops.training.settings import from_mapping, to_mapping
 
 FRAME = Frame(64, 48)

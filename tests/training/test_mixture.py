@@ -8,9 +8,9 @@ import pytest
 import torch
 from making import ListSource
 
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.data.loading import load_batches
 from disk_ops.training.data.mixture import Mixture
-from disk_ops.training.data.sample import DataError
 
 
 def names(mixture, positions):

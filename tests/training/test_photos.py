@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.photos import PhotosConfig, PhotosSource
-from disk_ops.training.data.sample import DataError, Frame, Sample, SampleError
+from disk_ops.training.data.sample import Frame, Sample
 from disk_ops.training.settings import from_mapping, to_mapping
 
 FRAME = Frame(64, 48, 2)

@@ -11,11 +11,12 @@ import posed_scene
 import pytest
 import torch
 
+from disk_ops.scenes.errors import SampleError
 from disk_ops.training.data import framing, posed
-from disk_ops.training.data.covisibility import Scene
 from disk_ops.training.data.framing import NO_DEPTH, PosedImage
 from disk_ops.training.data.posed import PosedConfig, PosedSource, fitted_size
-from disk_ops.training.data.sample import Frame, SampleError
+from disk_ops.training.data.sample import Frame
+from disk_ops.training.data.tuples import Scene
 from disk_ops.training.rewards import reproject
 
 SIZES = [(640, 480), (333, 500), (101, 997), (500, 120), (64, 48), (1501, 1001)]
@@ -130,19 +131,6 @@ class TestResize:
             np.zeros((40, 40, 3), np.uint8), mask, np.eye(3), np.eye(3), np.zeros(3), NO_DEPTH, np.array(1)
         )
         assert np.array_equal(posed.resize(image, (10, 10)).mask, (np.arange(10) < 1)[None].repeat(10, 0))
-
-    @pytest.mark.parametrize(
-        ("pixels", "expected"),
-        [
-            (np.array([[0, 65535]], np.uint16), [[0, 0, 0], [255, 255, 255]]),
-            (np.array([[0.0, 0.5]], np.float32), [[0, 0, 0], [128, 128, 128]]),
-            (np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8), [[1, 2, 3], [4, 5, 6]]),
-        ],
-    )
-    def test_any_image_becomes_rgb_of_8_bits(self, pixels, expected):
-        converted = posed.to_rgb8(pixels)
-        assert converted.dtype == np.uint8
-        assert converted[0].tolist() == expected
 
 
 class TestLoad:
@@ -326,21 +314,3 @@ class TestOrder:
         names = {source.load(int(item), np.random.default_rng(0)).name for item in source.order(0, 0)}
         pairs = ("0.png, 1.png", "1.png, 2.png", "0.png, 3.png")
         assert names == {f"scene{k}: {pair}" for k in range(2) for pair in pairs}
-
-
-class TestCheckCamera:
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"K": np.eye(2)}, "must be 3x3"),
-            ({"t": np.array([0, np.inf, 0])}, "aren't finite"),
-            ({"K": np.diag([-5.0, 5, 1])}, "positive focal lengths"),
-            ({"K": np.diag([5.0, 5, 2])}, "upper triangular"),
-            ({"R": 2 * np.eye(3)}, "R must be a rotation"),
-            ({"R": np.diag([1.0, 1, -1])}, "R must be a rotation"),
-        ],
-    )
-    def test_says_what_is_wrong(self, change, message):
-        camera = {"K": np.diag([5.0, 5, 1]), "R": np.eye(3), "t": np.zeros(3)}
-        assert posed.check_camera(**camera) is None
-        assert message in posed.check_camera(**{**camera, **change})

@@ -15,8 +15,8 @@ from making import make_config, make_photos
 from safetensors.torch import load_file
 
 from disk_ops.io.output import OutputError
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.config import config_to_toml
-from disk_ops.training.data.sample import DataError
 from disk_ops.training.folder import locked, stored_config
 from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError

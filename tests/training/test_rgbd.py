@@ -12,8 +12,9 @@ import posed_scene
 import pytest
 import torch
 
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.rgbd import RgbdConfig, RgbdSource
-from disk_ops.training.data.sample import DataError, Frame, SampleError
+from disk_ops.training.data.sample import Frame
 from disk_ops.training.rewards import fundamental_matrix, reproject
 
 

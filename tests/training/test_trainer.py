@@ -14,9 +14,9 @@ from disk_ops import DISKDetector
 from disk_ops.checkpoint import weights_digest
 from disk_ops.group import Group
 from disk_ops.io.output import OutputError
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.config import ModelConfig
 from disk_ops.training.data.mixture import Mixture
-from disk_ops.training.data.sample import DataError
 from disk_ops.training.export import read_record
 from disk_ops.training.guards import TrainingError
 from disk_ops.training.loss import PolicyGradientLoss

@@ -13,8 +13,9 @@ import torch
 
 from disk_ops import DISKDetector, DISKFeatures
 from disk_ops.evaluation.homography_sets import find_homography_sets
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training import View
-from disk_ops.training.data.sample import DataError, Sample, SampleError
+from disk_ops.training.data.sample import Sample
 from disk_ops.training.validation import SourceSamples, Validator
 
 SIZE = 64

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.posed.views import View
 from disk_ops.io.images import IMAGE_EXTENSIONS
-from disk_ops.training.data.depth_maps import list_files
-from disk_ops.training.data.posed import check_camera
+from disk_ops.scenes.cameras import check_camera
+from disk_ops.scenes.depth_maps import list_files
 
 _CALIBRATION = re.compile(r"calibration_(.+)\.h5")
 _LIST = re.compile(r"keys-th-(\d+(?:\.\d+)?)\.npy")

@@ -14,7 +14,7 @@ import numpy as np
 
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.posed.views import PosedPair, View
-from disk_ops.training.data.posed import check_camera
+from disk_ops.scenes.cameras import check_camera
 
 _FIELDS = 2 + 2 + 9 + 9 + 16
 

@@ -15,11 +15,11 @@ from disk_ops.evaluation.posed.pair_list import read_pair_list
 from disk_ops.evaluation.posed.selection import Selection
 from disk_ops.evaluation.posed.views import PosedPair, View
 from disk_ops.io.inputs import natural_key
-from disk_ops.training.data.colmap import ScenesConfig, read_scene
-from disk_ops.training.data.colmap_files import find_model, scene_root
-from disk_ops.training.data.covisibility import covisibility
-from disk_ops.training.data.rgbd import RgbdConfig, measured_overlaps, read_cameras
-from disk_ops.training.data.sample import DataError
+from disk_ops.scenes.cameras_json import measured_overlaps, read_cameras
+from disk_ops.scenes.colmap import read_scene
+from disk_ops.scenes.colmap_files import find_model, scene_root
+from disk_ops.scenes.covisibility import covisibility
+from disk_ops.scenes.errors import DataError
 
 _DEPTH = 2  # folders below the one that is given
 _LOOKED_FOR = (
@@ -71,8 +71,7 @@ def find_pairs(
         try:
             scene = _read(name, folder)
         except DataError as error:
-            # Sources of training data name their kind in front, which nobody asked for here.
-            raise EvaluationError(str(error).removeprefix("rgbd: ").removeprefix("scenes: ")) from error
+            raise EvaluationError(str(error)) from error
         chosen = _chosen(name, scene, selection or Selection())
         notes += [f"scene {name}: {note}" for note in scene.notes]
         if not chosen:
@@ -99,17 +98,16 @@ def _walk(folder: Path, root: Path, depth: int) -> Iterator[tuple[str, Path]]:
 
 def _read(name: str, folder: Path) -> _Scene:
     if (folder / "cameras.json").is_file():
-        return _read_json(name, folder)
+        return _read_json(folder)
     if is_imc(folder):
         views, calibrations, notes = read_calibrations(folder)
         scene = _Scene(views, _all_pairs(len(views)), None, (), image_folder(folder), notes, calibrations)
         return _with_lists(folder, scene)
-    return _read_colmap(name, folder)
+    return _read_colmap(folder)
 
 
-def _read_json(name: str, folder: Path) -> _Scene:
-    config = RgbdConfig(path=str(folder), max_images=10**9)
-    cameras, notes = read_cameras(name, folder, config)
+def _read_json(folder: Path) -> _Scene:
+    cameras, notes = read_cameras(folder)
     views = [
         View(file, K, R, t, (int(size[0]), int(size[1])) if size.all() else None)
         for file, K, R, t, size in zip(cameras.files, cameras.K, cameras.R, cameras.t, cameras.sizes, strict=True)
@@ -119,7 +117,7 @@ def _read_json(name: str, folder: Path) -> _Scene:
     if has_lists(folder):
         return _with_lists(folder, scene)
     if cameras.depth:
-        overlap, broken = measured_overlaps(cameras, config.depth_scale)
+        overlap, broken = measured_overlaps(cameras)
         shared = overlap[scene.pairs[:, 0], scene.pairs[:, 1]]
         return scene._replace(covisibility=shared, notes=[*notes, *broken], own=cameras.depth)
     return scene
@@ -134,10 +132,10 @@ def _with_lists(folder: Path, scene: _Scene) -> _Scene:
     return scene._replace(pairs=pairs, covisibility=shared, truth=(*scene.truth, *lists))
 
 
-def _read_colmap(name: str, folder: Path) -> _Scene:
+def _read_colmap(folder: Path) -> _Scene:
     place = find_model(folder)
     assert place is not None
-    model, note = read_scene(name, place, ScenesConfig(path=str(folder)))
+    model, note = read_scene(place)
     views = []
     for index, image in enumerate(model.names):
         lens = model.lenses[model.lens[index]]
@@ -146,9 +144,8 @@ def _read_colmap(name: str, folder: Path) -> _Scene:
         )
     pairs, shared = covisibility(model.seen)
     files = tuple(sorted(file for part in ("cameras", "images", "points3D") for file in place.glob(f"{part}.*")))
-    notes = [note.removeprefix(f"scene {name}: ")] if note else []
     root = model.images if model.images.is_dir() else scene_root(place)
-    return _Scene(views, pairs.astype(np.int64), shared, files, root, notes)
+    return _Scene(views, pairs.astype(np.int64), shared, files, root, [note] if note else [])
 
 
 def _chosen(name: str, scene: _Scene, selection: Selection) -> list[PosedPair]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from disk_ops.training.data.covisibility import stable_number
+from disk_ops.io.inputs import stable_number
 
 
 @dataclass(frozen=True)

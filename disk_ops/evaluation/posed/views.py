@@ -14,9 +14,19 @@ from torch import Tensor
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.pose import relative_pose
-from disk_ops.io.images import ImageError, Pixels, Size, downscale, limited_size, read_image, size_of, to_rgb_float
-from disk_ops.training.data.posed import same_aspect, to_rgb8
-from disk_ops.training.data.undistortion import Lens, undistort_pixels, undistortion_map
+from disk_ops.io.images import (
+    ImageError,
+    Pixels,
+    Size,
+    downscale,
+    limited_size,
+    read_image,
+    size_of,
+    to_rgb8,
+    to_rgb_float,
+)
+from disk_ops.scenes.cameras import same_aspect
+from disk_ops.scenes.undistortion import Lens, undistort_pixels, undistortion_map
 
 Array = npt.NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from disk_ops.io.images import size_of
 from disk_ops.training.data.framing import GRID, NO_DEPTH, TRIES, PosedImage, around, most_in_common
 from disk_ops.training.data.photometric import PhotometricConfig, degrade
 from disk_ops.training.data.sample import Frame
-from disk_ops.training.data.warp import sources, warp
 from disk_ops.training.settings import setting
+from disk_ops.warp import sources, warp
 
 Config = TypeVar("Config", bound="AugmentConfig")
 

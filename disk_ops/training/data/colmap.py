@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from disk_ops.io.images import size_of
-from disk_ops.training.data.colmap_files import find_model, read_model, scene_root
-from disk_ops.training.data.covisibility import PairGraph, covisible_pairs, require_scenes, split_scenes
-from disk_ops.training.data.depth_maps import find_depth, list_files, read_depth
+from disk_ops.scenes.cameras import check_aspect, scaling
+from disk_ops.scenes.colmap import Model, read_scene
+from disk_ops.scenes.colmap_files import find_model, scene_root
+from disk_ops.scenes.covisibility import covisible_pairs
+from disk_ops.scenes.depth_maps import read_depth
+from disk_ops.scenes.errors import DataError
+from disk_ops.scenes.undistortion import undistort_depth, undistort_pixels, undistortion_map
 from disk_ops.training.data.framing import NO_DEPTH, PosedImage
-from disk_ops.training.data.posed import (
-    PosedConfig,
-    PosedSource,
-    check_aspect,
-    fitted_size,
-    read_pixels,
-    scaling,
-)
-from disk_ops.training.data.sample import DataError, Frame, Split
-from disk_ops.training.data.undistortion import (
-    Lens,
-    lens_of,
-    undistort_depth,
-    undistort_pixels,
-    undistortion_map,
-)
+from disk_ops.training.data.posed import PosedConfig, PosedSource, fitted_size, read_pixels
+from disk_ops.training.data.sample import Frame, Split
+from disk_ops.training.data.tuples import PairGraph, require_scenes, split_scenes
 from disk_ops.training.settings import setting
 
 _LOOKED_FOR = (
@@ -61,21 +51,6 @@ class ScenesConfig(PosedConfig):
             raise ValueError(f"covisibility must be two numbers from 0 to 1 in order, got {self.covisibility}")
 
 
-class Model(NamedTuple):
-    """What is used of a reconstruction."""
-
-    names: tuple[str, ...]  # of the images
-    images: Path  # the folder
-    depth: Path | None  # the folder
-    maps: tuple[str, ...]  # of each image, in the folder of depth
-    lenses: tuple[Lens, ...]
-    lens: np.ndarray  # [N] which one each image has
-    R: np.ndarray  # [N, 3, 3]
-    t: np.ndarray  # [N, 3]
-    seen: tuple[np.ndarray, ...]  # for each image [P] int64: the 3D points that it sees
-    typical_depth: np.ndarray  # [N] median of the points that it sees
-
-
 class ScenesSource(PosedSource):
     """Tuples of images of COLMAP reconstructions.
 
@@ -97,10 +72,10 @@ class ScenesSource(PosedSource):
         self.settings = config
         graphs, self._models, notes = [], {}, []
         for scene, folder in find_scenes(config).items():
-            model, note = read_scene(scene, folder, config)
+            model, note = _read(scene, folder, config)
             graphs.append(PairGraph(scene, model.names, covisible_pairs(model.seen, *config.covisibility)))
             self._models[scene] = model._replace(seen=())
-            notes += [note] if note else []
+            notes += [f"scene {scene}: {note}"] if note else []
         scenes = split_scenes(graphs, frame.images, split, config.holdout, config.tuples_per_scene)
         what = "; ".join(notes[:3]) or "images share too few or too many 3D points"
         low, high = config.covisibility
@@ -159,65 +134,9 @@ def find_scenes(config: ScenesConfig) -> dict[str, Path]:
     return used
 
 
-def _folder(model: Path, scene: str, setting_value: str) -> Path:
-    return scene_root(model) / setting_value.replace("{scene}", scene)  # an absolute one replaces the root
-
-
-def read_scene(scene: str, folder: Path, config: ScenesConfig) -> tuple[Model, str]:
-    """The images of a reconstruction that can be used, and a note on the others; raises :class:`DataError`."""
-    reconstruction = read_model(folder)
-    image_folder = _folder(folder, scene, config.images or "images")
-    depth_folder = _folder(folder, scene, config.depth) if config.depth else None
-    files, maps = list_files(image_folder), list_files(depth_folder) if depth_folder else frozenset()
-    lenses = {id: lens_of(camera, config.undistort) for id, camera in sorted(reconstruction.cameras.items())}
-    usable, left_out = [], dict[str, int]()
-    for image in sorted(reconstruction.images.values(), key=lambda image: str(image.name)):
-        why = None
-        if not image.has_pose or config.excludes(scene, image.name):
-            continue
-        if image.name not in files:
-            why = f"not found in {image_folder}"
-        elif depth_folder and find_depth(maps, image.name) is None:
-            why = f"without depth map in {depth_folder}"
-        elif lenses[image.camera_id] is None:
-            why = f"of a camera that can't be used ({reconstruction.cameras[image.camera_id].model.name})"
-        if why:
-            left_out[why] = left_out.get(why, 0) + 1
-        else:
-            usable.append(image)
-    note = ", ".join(f"{count} images {why}" for why, count in left_out.items())
-    names = tuple(image.name for image in usable)
-    seen, R, t, typical = _geometry(reconstruction, usable)
-    used = sorted({image.camera_id for image in usable})
-    model = Model(
-        names=names,
-        images=image_folder,
-        depth=depth_folder,
-        maps=tuple(str(find_depth(maps, name)) for name in names) if depth_folder else (),
-        lenses=tuple(lens for id in used if (lens := lenses[id]) is not None),
-        lens=np.array([used.index(image.camera_id) for image in usable], np.int64),
-        R=R,
-        t=t,
-        seen=tuple(seen),
-        typical_depth=typical,
-    )
-    return model, f"scene {scene}: {note}" if note else ""
-
-
-def _geometry(reconstruction: Any, images: list[Any]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-    """For each image the points that it sees, R, t, and the median depth of the points."""
-    points = reconstruction.points3D
-    ids = np.fromiter(points.keys(), np.int64, len(points))
-    order = np.argsort(ids)
-    xyz = np.array([point.xyz for point in points.values()], np.float64).reshape(-1, 3)[order]
-    ids = ids[order]
-    seen, R, t = [], np.zeros((len(images), 3, 3)), np.zeros((len(images), 3))
-    typical = np.full(len(images), np.nan)
-    for index, image in enumerate(images):
-        pose = image.cam_from_world() if callable(image.cam_from_world) else image.cam_from_world
-        R[index], t[index] = pose.rotation.matrix(), pose.translation
-        seen.append(np.array([point.point3D_id for point in image.get_observation_points2D()], np.int64))
-        depth = xyz[np.searchsorted(ids, seen[-1])] @ R[index, 2] + t[index, 2]
-        if (depth > 0).any():
-            typical[index] = np.median(depth[depth > 0])
-    return seen, R, t, typical
+def _read(scene: str, folder: Path, config: ScenesConfig) -> tuple[Model, str]:
+    images, depth = ((value.replace("{scene}", scene)) for value in (config.images or "images", config.depth))
+    try:
+        return read_scene(folder, images, depth, config.undistort, lambda name: config.excludes(scene, name))
+    except DataError as error:
+        raise DataError(f"scenes: {error}") from error

@@ -17,17 +17,13 @@ import h5py
 import numpy as np
 
 from disk_ops.io.images import IMAGE_EXTENSIONS, size_of
-from disk_ops.training.data.covisibility import ListedTuples, require_scenes, split_scenes
-from disk_ops.training.data.depth_maps import read_depth
+from disk_ops.scenes.cameras import check_camera
+from disk_ops.scenes.depth_maps import median_depth, read_depth
+from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.framing import NO_DEPTH, PosedImage
-from disk_ops.training.data.posed import (
-    PosedConfig,
-    PosedSource,
-    check_camera,
-    median_depth,
-    read_pixels,
-)
-from disk_ops.training.data.sample import DataError, Frame, SampleError, Split
+from disk_ops.training.data.posed import PosedConfig, PosedSource, read_pixels
+from disk_ops.training.data.sample import Frame, Split
+from disk_ops.training.data.tuples import ListedTuples, require_scenes, split_scenes
 from disk_ops.training.settings import setting
 
 _SPLIT_FOLDERS = {"train": "train", "val": "test"}

@@ -13,7 +13,8 @@ from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
 from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import Size, downscale, size_of, to_rgb_float
-from disk_ops.training.data.sample import DataError, Frame, Sample, SampleError, Split
+from disk_ops.scenes.errors import DataError, SampleError
+from disk_ops.training.data.sample import Frame, Sample, Split
 from disk_ops.training.settings import setting
 
 

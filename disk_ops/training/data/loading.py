@@ -10,8 +10,8 @@ import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.data.mixture import Loaded
-from disk_ops.training.data.sample import DataError
 
 AHEAD = 4  # steps that each worker prepares
 # Not "fork": a copy of a process in which OpenCV, OpenMP or CUDA have run threads may wait for those forever. Nor

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from disk_ops.training.data.sample import DataError, Sample, SampleError, Source
+from disk_ops.scenes.errors import DataError, SampleError
+from disk_ops.training.data.sample import Sample, Source
 
 _DECK = 1000  # positions after which the proportions of the sources are exact
 _MOST_ATTEMPTS = 100

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from disk_ops.scenes.errors import DataError
 from disk_ops.training.config import SourceConfig, TrainingConfig
 from disk_ops.training.data.kinds import KINDS
 from disk_ops.training.data.mixture import Mixture, Stages
-from disk_ops.training.data.sample import DataError, Frame, Source
+from disk_ops.training.data.sample import Frame, Source
 from disk_ops.training.settings import SettingsError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -12,11 +11,13 @@ import torch
 
 from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import ImageError, Pixels, downscale, limited_size, read_image, size_of
-from disk_ops.io.inputs import ImageFile, InputError, list_images
+from disk_ops.io.inputs import ImageFile, InputError, list_images, stable_number
+from disk_ops.scenes.errors import DataError, SampleError
+from disk_ops.training.data.homographies import WarpConfig, random_homographies
 from disk_ops.training.data.photometric import PhotometricConfig, degrade
-from disk_ops.training.data.sample import DataError, Frame, Sample, SampleError, Split
-from disk_ops.training.data.warp import WarpConfig, random_homographies, warp
+from disk_ops.training.data.sample import Frame, Sample, Split
 from disk_ops.training.settings import setting
+from disk_ops.warp import warp
 
 _SMALLEST = 32  # pixels of the shortest edge of a photo of which views are made
 
@@ -129,7 +130,7 @@ def _list_photos(path: str) -> list[ImageFile]:
 
 def _split(files: list[ImageFile], config: PhotosConfig, split: Split) -> list[ImageFile]:
     """The photos of a split."""
-    numbers = [_number(file.name) for file in files]
+    numbers = [stable_number(file.name) for file in files]
     held_out = {file.name for file, number in zip(files, numbers, strict=True) if number < config.holdout}
     if config.holdout > 0 and len(files) > 1:  # at least one for each
         held_out.add(files[int(np.argmin(numbers))].name)
@@ -143,12 +144,6 @@ def _split(files: list[ImageFile], config: PhotosConfig, split: Split) -> list[I
             f"photos: {config.path} has no photos for {split}: {len(files)} in all, holdout is {config.holdout}"
         )
     return chosen
-
-
-def _number(name: str) -> float:
-    """A number from 0 to 1 that depends on nothing but the name."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 def _balanced(names: list[str], balance: float, rng: np.random.Generator) -> np.ndarray:

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import cv2
 import numpy as np
 import torch
 
 from disk_ops.io.cache import ImageCache
-from disk_ops.io.images import ImageError, Pixels, Size, read_image, size_of
+from disk_ops.io.images import ImageError, Size, read_image, resize_pixels, size_of, to_rgb8
+from disk_ops.scenes.cameras import scaling
+from disk_ops.scenes.errors import SampleError
 from disk_ops.training.data.augment import AugmentConfig, augmented
-from disk_ops.training.data.covisibility import Scene
 from disk_ops.training.data.framing import NO_DEPTH, PosedImage, cropped
-from disk_ops.training.data.sample import Frame, Sample, SampleError, Split
+from disk_ops.training.data.sample import Frame, Sample, Split
+from disk_ops.training.data.tuples import Scene
 from disk_ops.training.rewards import View
 from disk_ops.training.settings import setting
 
@@ -152,44 +153,6 @@ def read_pixels(path: Path) -> np.ndarray:
     return to_rgb8(pixels)
 
 
-def to_rgb8(pixels: Pixels) -> np.ndarray:
-    """Turn decoded pixels ``[h, w]`` or ``[h, w, 3]`` into ``[h, w, 3]`` uint8."""
-    if pixels.dtype != np.uint8:
-        largest = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
-        pixels = np.rint(pixels * (255.0 / largest)).astype(np.uint8)
-    return np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels
-
-
-def median_depth(depth: np.ndarray) -> np.ndarray:
-    """``PosedImage.typical_depth`` of a depth map ``[h, w]``."""
-    known = depth[np.isfinite(depth)]
-    return np.array(np.median(known) if known.size else np.nan, np.float64)
-
-
-def same_aspect(size: Size, other: Size) -> bool:
-    """Whether one size is the other one scaled, up to rounding to whole pixels."""
-    return abs(size[0] * other[1] - size[1] * other[0]) <= max(*size, *other)
-
-
-def check_aspect(path: Path, size: Size, camera: Size) -> None:
-    """Raise :class:`SampleError` unless an image is that of its camera, in whatever size it is stored."""
-    if not same_aspect(size, camera):
-        raise SampleError(path, f"is {size[0]}x{size[1]}, but its camera is for {camera[0]}x{camera[1]}")
-
-
-def check_camera(K: np.ndarray, R: np.ndarray, t: np.ndarray) -> str | None:
-    """What is wrong with a camera, if anything is."""
-    if K.shape != (3, 3) or R.shape != (3, 3) or t.shape != (3,):
-        return f"K, R and t must be 3x3, 3x3 and 3 numbers, got shapes {K.shape}, {R.shape}, {t.shape}"
-    if not all(np.isfinite(array).all() for array in (K, R, t)):
-        return "K, R or t has numbers that aren't finite"
-    if K[0, 0] <= 0 or K[1, 1] <= 0 or np.abs(K[[1, 2, 2, 2], [0, 0, 1, 2]] - [0, 0, 0, 1]).max() > 1e-6:
-        return f"K must be an upper triangular matrix with positive focal lengths and 1, got {K.tolist()}"
-    if np.abs(R @ R.T - np.eye(3)).max() > 1e-3 or np.linalg.det(R) < 0:
-        return f"R must be a rotation, got {R.tolist()}"
-    return None
-
-
 # ------------------------------------------------------------------------------------------------------- fitting
 def fitted_size(size: Size, frame: Frame, fit: Fit) -> Size:
     """The size at which an image just fits into the frame (``pad``) or just covers it (``crop``), aspect kept."""
@@ -198,12 +161,6 @@ def fitted_size(size: Size, frame: Frame, fit: Fit) -> Size:
     if wide == (fit == "pad"):  # the width is what decides
         return frame.width, max(1 if fit == "pad" else frame.height, round(height * frame.width / width))
     return max(1 if fit == "pad" else frame.width, round(width * frame.height / height)), frame.height
-
-
-def scaling(size: Size, new: Size) -> np.ndarray:
-    """The matrix ``[3, 3]`` that maps pixels of an image to those of the resized one: x to (x + 0.5) s - 0.5."""
-    x, y = new[0] / size[0], new[1] / size[1]
-    return np.array([[x, 0, 0.5 * x - 0.5], [0, y, 0.5 * y - 0.5], [0, 0, 1]])
 
 
 def resize(image: PosedImage, size: Size) -> PosedImage:
@@ -222,15 +179,6 @@ def resize(image: PosedImage, size: Size) -> PosedImage:
         K=scaling(old, size) @ image.K,
         depth=nearest(image.depth, size) if image.depth.size else NO_DEPTH,
     )
-
-
-def resize_pixels(pixels: np.ndarray, size: Size) -> np.ndarray:
-    """Resize ``[h, w, ...]``, averaging what lies under a pixel where the image shrinks."""
-    old = size_of(pixels)
-    if old == size:
-        return pixels
-    smaller = size[0] <= old[0] and size[1] <= old[1]
-    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR))
 
 
 def nearest(values: np.ndarray, size: Size) -> np.ndarray:

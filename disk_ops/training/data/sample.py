@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -29,21 +28,6 @@ class Sample(NamedTuple):
     mask: Tensor  # [T, 1, H, W] bool: pixels that show something of the scene
     homographies: Tensor | None = None  # [T, 3, 3] float64, from a common plane to each image
     views: tuple[View, ...] | None = None  # T posed views of the images as they are here
-
-
-class DataError(Exception):
-    """A source of data can't be used at all. The message names it and says why."""
-
-
-class SampleError(Exception):
-    """A file of a source can't be used; the rest can."""
-
-    def __init__(self, path: str | Path, reason: object) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = str(path), str(reason)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # it crosses from worker processes
-        return type(self), (self.path, self.reason)
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""disk_ops.training.data.depth_maps: depth map files and their names."""
+"""disk_ops.scenes.depth_maps: depth map files and their names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from disk_ops.training.data.depth_maps import find_depth, list_files, read_depth
-from disk_ops.training.data.sample import DataError, SampleError
+from disk_ops.scenes.depth_maps import find_depth, list_files, read_depth
+from disk_ops.scenes.errors import DataError, SampleError
 
 DEPTH = np.array([[1.5, 2.5, 0.0], [4.0, 5.25, 6.0]], np.float32)  # 3 wide, 2 high
 KNOWN = np.where(DEPTH > 0, DEPTH, np.nan)

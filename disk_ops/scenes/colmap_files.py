@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from disk_ops.training.data.sample import DataError
-from disk_ops.training.data.undistortion import require_pycolmap
+from disk_ops.scenes.errors import DataError
+from disk_ops.scenes.undistortion import require_pycolmap
 
 _PARTS = ("cameras", "images", "points3D")
 _PLACES = ("dense/sparse", "dense/0/sparse", "sparse", "sparse/*", "sparse/*/*")
@@ -40,7 +40,7 @@ def read_model(folder: Path) -> Any:
             _check_points(folder / "points3D.bin")
         return pycolmap.Reconstruction(str(folder))
     except (ValueError, RuntimeError, IndexError, MemoryError, OSError) as error:
-        raise DataError(f"scenes: the COLMAP model {folder} can't be read: {error}") from error
+        raise DataError(f"the COLMAP model {folder} can't be read: {error}") from error
 
 
 def _is_model(folder: Path, endings: tuple[str, ...] = (".bin", ".txt")) -> bool:

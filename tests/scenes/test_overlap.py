@@ -1,4 +1,4 @@
-"""disk_ops.training.data.overlap: which posed images show the same."""
+"""disk_ops.scenes.overlap: which posed images show the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import posed_scene
 import pytest
 
-from disk_ops.training.data.overlap import coarse_depth, overlaps_by_depth, pairs_by_direction, pairs_by_overlap
+from disk_ops.scenes.overlap import coarse_depth, overlaps_by_depth, pairs_by_direction, pairs_by_overlap
 
 
 def views(shifts: list[float], size=(160, 120), away=0.0):

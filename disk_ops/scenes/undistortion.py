@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from disk_ops.io.images import Size, size_of
-from disk_ops.training.data.posed import check_camera, resize_pixels
-from disk_ops.training.data.sample import DataError
+from disk_ops.io.images import Size, resize_pixels, size_of
+from disk_ops.scenes.cameras import check_camera
+from disk_ops.scenes.errors import DataError
 
 
 class Lens(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 
 from disk_ops.io.images import ImageError, Size, read_image, size_of
 from disk_ops.io.inputs import InputError, walk_files
-from disk_ops.training.data.posed import same_aspect
-from disk_ops.training.data.sample import DataError, SampleError
+from disk_ops.scenes.cameras import same_aspect
+from disk_ops.scenes.errors import DataError, SampleError
 
 _HEADER = re.compile(rb"(\d{1,9})&(\d{1,9})&(\d{1,9})&")
 _ENDINGS = (".geometric.bin", ".photometric.bin", ".bin", ".h5", ".hdf5", ".npy", ".png", ".tif", ".tiff")
@@ -78,6 +78,12 @@ def _read_colmap(path: Path) -> np.ndarray:
     if got != expected:
         raise ValueError(f"{width}x{height}x{channels} floats are {expected} bytes, but {got} follow the header")
     return np.frombuffer(data, "<f4", offset=header.end()).reshape(channels, height, width)
+
+
+def median_depth(depth: np.ndarray) -> np.ndarray:
+    """The median of what is known of a depth map ``[h, w]``; NaN if nothing is."""
+    known = depth[np.isfinite(depth)]
+    return np.array(np.median(known) if known.size else np.nan, np.float64)
 
 
 def list_files(folder: Path) -> frozenset[str]:
