@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from disk_ops._images import as_mask, check_images, check_sizes, pad_to_multiple, repeat_channel, valid_pixels
 from disk_ops._keypoints import draw_proposals, find_maxima, positions
 from disk_ops._network import check_channels, maps, precise_heads
-from disk_ops.checkpoint import DEFAULT_CHECKPOINT, descriptor_dimension, read_state_dict
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, descriptor_dimension, read_state_dict, working_dtype
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
 from disk_ops.geometry import check_points, laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
@@ -105,21 +105,22 @@ class DISKDetector(nn.Module):
             subpixel: see :class:`DISKDetector`.
 
         Returns:
-            The detector in evaluation mode.
+            The detector in evaluation mode, in float32 whatever half type the weights are stored in (float64 stays).
+            ``.half()`` or ``.to(torch.bfloat16)`` make it compute in half precision.
 
         Raises:
             FileNotFoundError, ValueError: no such checkpoint, or what is wrong with it.
             TypeError: ``checkpoint`` is no name, path or mapping.
         """
         weights = read_state_dict(checkpoint)
-        detector = cls(descriptor_dimension(weights), norm=norm, subpixel=subpixel)
+        # Before the weights come, not after: float64 would be rounded on the way.
+        detector = cls(descriptor_dimension(weights), norm=norm, subpixel=subpixel).to(working_dtype(weights))
         try:
             detector.load_state_dict(weights)
         except RuntimeError as error:
             source = "the given mapping" if isinstance(checkpoint, Mapping) else str(checkpoint)
             raise ValueError(f"{source} does not fit the DISK network: {error}") from error
-        detector.to(device=device, dtype=weights["unet.path_down.0.1.3.weight"].dtype)
-        return detector.eval()
+        return detector.to(device=device).eval()
 
     def heatmap_and_dense_descriptors(
         self,
