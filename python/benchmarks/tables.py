@@ -149,7 +149,7 @@ def poses(rows: list[dict[str, Any]]) -> list[str]:
 
 def experiments(rows: list[dict[str, Any]]) -> list[str]:
     """Short trainings that differ in one thing."""
-    conditions = ["upright", "turned", "zoomed", "degraded", "mean"]
+    conditions = ["upright", "turned", "zoomed", "degraded", "mean", "correct"]
     titles = ["change", "steps", "minutes", *conditions, "kept"]
     lines = [f"| {' | '.join(titles)} |", f"{'|---' * len(titles)}|"]
     for row in rows:
