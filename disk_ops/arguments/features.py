@@ -17,7 +17,7 @@ from disk_ops.arguments.shared import (
     add_ratio,
     add_weights,
 )
-from disk_ops.arguments.values import number, positive
+from disk_ops.arguments.values import positive, positive_or_infinite, workers
 
 
 def add_extract(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -56,7 +56,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-memory",
-        type=number,
+        type=positive_or_infinite,
         metavar="GB",
         help="of the network; larger images are computed in tiles, with the same features (default: half of what is "
         "free)",
@@ -76,7 +76,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-workers",
-        type=positive,
+        type=workers,
         default=2,
         metavar="W",
         help="threads that decode images (default: %(default)s)",

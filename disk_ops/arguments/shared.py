@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
@@ -68,11 +69,11 @@ def add_detector(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def add_maxima(parser: argparse.ArgumentParser) -> None:
+def add_maxima(parser: argparse.ArgumentParser, window: Callable[[str], int] = odd) -> None:
     """Add what counts as a maximum of the heatmap."""
     parser.add_argument(
         "--window-size",
-        type=odd,
+        type=window,
         default=5,
         metavar="W",
         help="of non-maximum suppression, odd (default: %(default)s)",
@@ -82,7 +83,7 @@ def add_maxima(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=0.0,
         metavar="S",
-        help="only keypoints with a score above this (default: %(default)s)",
+        help="only keypoints with a score above this; -inf: any score (default: %(default)s)",
     )
 
 

@@ -77,7 +77,7 @@ def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()  # the device meta makes tensors, too, but has no values
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--device {name} can't be used: {reason}") from error

@@ -164,6 +164,17 @@ def test_short_memory_takes_tiles(photos: Path, features: Path, tmp_path: Path) 
         assert len(places ^ expected_places) <= 2
 
 
+@pytest.mark.parametrize("threshold", [["-inf"], ["-1e9"], ["=-inf"]])
+def test_thresholds_below_all_scores(photos: Path, tmp_path: Path, threshold: list[str]) -> None:
+    """Argparse would take -inf for an option."""
+    output = tmp_path / "f.h5"
+    option = ["--score-threshold" + threshold[0]] if "=" in threshold[0] else ["--score-threshold", *threshold]
+    arguments = ["extract", str(photos / "a.jpg"), "-o", str(output), "--n", "5", "--max-memory", "inf"]
+    assert main([*arguments, *option]) == 0
+    with h5py.File(output) as file:
+        assert (stored_settings(file) or {})["score_threshold"] < -1e8
+
+
 def test_a_gpu_out_of_memory_is_reported_alike(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
