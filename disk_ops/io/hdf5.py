@@ -7,6 +7,8 @@ Features, one group per image (the image's name; its slashes make groups in grou
     scores       float32 [N]      also linked as ``keypoint_scores``
     image_size   int64   [2]      width, height
 
+The attribute ``disk_ops_source`` of the group tells of which image file and mask, see `disk_ops.io.sources`.
+
 The centre of the first pixel is (0, 0): hloc adds the 0.5 of COLMAP's convention when it imports keypoints.
 The layout ``glue-factory`` differs as its reader does: descriptors [N, D], keypoints with the *corner* of the
 first pixel at (0, 0), that is 0.5 added.
@@ -38,14 +40,16 @@ import numpy as np
 import numpy.typing as npt
 
 from disk_ops.io.journal import Arrays, Settings
-from disk_ops.io.stored_arrays import FARTHEST, StorageError, read_array, read_attribute
+from disk_ops.io.sources import FileState, Source
+from disk_ops.io.stored_arrays import FARTHEST, StorageError, read_array, read_attribute, text_attribute
 
 FEATURE_LAYOUTS = ("hloc", "glue-factory")
 MATCH_LAYOUTS = ("hloc", "deep-image-matching")
 
 _SETTINGS = "disk_ops_settings"  # attribute of the file
 _SHARDS = "disk_ops_shards"  # attribute of an index: the shards, relative to its folder
-_SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group
+_SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group: all that earlier versions stored, and read
+_SOURCE = "disk_ops_source"  # attribute of an image's group
 
 Writer = Callable[[h5py.File, str, Arrays], None]
 
@@ -84,6 +88,8 @@ def feature_writer(layout: str) -> Writer:
         group["keypoint_scores"] = group.create_dataset("scores", data=arrays["scores"])
         group.create_dataset("image_size", data=arrays["image_size"])
         group.attrs[_SOURCE_BYTES] = int(arrays["source_bytes"])
+        if "source" in arrays:
+            group.attrs[_SOURCE] = np.bytes_(arrays["source"].item())
 
     return write
 
@@ -238,10 +244,24 @@ def image_names(file: h5py.File) -> list[str]:
     return names
 
 
-def stored_sources(file: h5py.File) -> dict[str, int | None]:
-    """For each image of a feature file the size in bytes of the image file, as it was."""
-    sizes = {name: file[name].attrs.get(_SOURCE_BYTES) for name in image_names(file)}
-    return {name: int(size) if isinstance(size, np.integer) else None for name, size in sizes.items()}
+def stored_sources(file: h5py.File) -> dict[str, str | None]:
+    """For each image of a feature file the text of its `Source`, None where nothing is known."""
+    return {name: _source_of(file[name]) for name in image_names(file)}
+
+
+def _source_of(group: h5py.Group) -> str | None:
+    size = group.attrs.get(_SOURCE_BYTES)
+    return text_attribute(group, _SOURCE) or (source_of_size(int(size)) if isinstance(size, np.integer) else None)
+
+
+def source_of_size(size: int) -> str:
+    """The text of a `Source` where only the size of the image file is known, as of earlier versions."""
+    return Source(FileState(size), is_mask_known=False).to_text()
+
+
+def source_of_record(arrays: Arrays) -> str:
+    """The text of the `Source` of the features that :func:`feature_writer` takes."""
+    return arrays["source"].item().decode() if "source" in arrays else source_of_size(int(arrays["source_bytes"]))
 
 
 def stored_pairs(file: h5py.File) -> set[str]:

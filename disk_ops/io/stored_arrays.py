@@ -73,3 +73,11 @@ def read_attribute(file: h5py.File, name: str, kind: type) -> Any:
     except (TypeError, ValueError):
         pass
     raise StorageError(f"{file.filename}: its attribute {name} is damaged")
+
+
+def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str | None:
+    """An attribute that holds text of ASCII; None where there is none."""
+    value = item.attrs.get(name)
+    if isinstance(value, bytes):
+        return value.decode("ascii", "replace")
+    return value if isinstance(value, str) else None
