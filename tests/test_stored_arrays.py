@@ -16,6 +16,7 @@ from disk_ops.io.hdf5 import (
     read_features,
     read_keypoints,
     read_matches,
+    stored_descriptors,
     stored_settings,
     stored_shards,
     stored_sources,
@@ -124,6 +125,7 @@ def test_matches_with_as_many_scores(tmp_path: Path) -> None:
         pairs, scores = read_matches(file, "a", "b")  # without any: all alike
         assert pairs.tolist() == [[0, 1], [2, 0]] and scores.tolist() == [1, 1]
         assert read_matches(file, "a", "d")[0].shape == (0, 2)
+        assert stored_descriptors(file) == {"a/b": None, "a/c": None, "a/d": None}
         with pytest.raises(StorageError, match=r"matching_scores0: \[3\] is expected, got \(2,\)"):
             read_matches(file, "a", "c")
 

@@ -16,9 +16,10 @@ first pixel at (0, 0), that is 0.5 added.
 Matches, one group per pair, ``name0/name1`` with the slashes of the names written as ``-``::
 
     matches0          int16 (int32 where needed) [N0]   index into image 1's keypoints, -1 for none
-    matching_scores0  float16 [N0]                      (1 + cos) / 2 of the two descriptors, 0 for none
+    matching_scores0  float16 [N0]                      (1 + cos) / 2 of two unit descriptors, 0 for none
 
-The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead.
+The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead. The attribute
+``disk_ops_features`` of either tells of which descriptors: a digest of those of each image.
 
 What several processes wrote is an index: a file whose images or pairs are external links to files (shards) in a folder
 beside it, see `disk_ops.io.shards`. It is read like any other file.
@@ -50,6 +51,7 @@ _SETTINGS = "disk_ops_settings"  # attribute of the file
 _SHARDS = "disk_ops_shards"  # attribute of an index: the shards, relative to its folder
 _SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group: all that earlier versions stored, and read
 _SOURCE = "disk_ops_source"  # attribute of an image's group
+_FEATURES = "disk_ops_features"  # attribute of a pair
 
 Writer = Callable[[h5py.File, str, Arrays], None]
 
@@ -104,10 +106,12 @@ def match_writer(layout: str) -> Writer:
             matches0 = arrays["matches0"].astype(np.int64)
             index0 = np.flatnonzero(matches0 >= 0)
             file.create_dataset(name, data=np.stack([index0, matches0[index0]], axis=1))
-            return
-        group = file.create_group(name)
-        for key in ("matches0", "matching_scores0"):
-            group.create_dataset(key, data=arrays[key])
+        else:
+            group = file.create_group(name)
+            for key in ("matches0", "matching_scores0"):
+                group.create_dataset(key, data=arrays[key])
+        if "features" in arrays:
+            file[name].attrs[_FEATURES] = np.bytes_(arrays["features"].item())
 
     return write
 
@@ -267,6 +271,11 @@ def source_of_record(arrays: Arrays) -> str:
 def stored_pairs(file: h5py.File) -> set[str]:
     """The names (``flat0/flat1``) of all the pairs in a match file."""
     return {f"{first}/{second}" for first, group in file.items() if isinstance(group, h5py.Group) for second in group}
+
+
+def stored_descriptors(file: h5py.File) -> dict[str, str | None]:
+    """For each pair of a match file which descriptors were matched, None where nothing is known."""
+    return {name: text_attribute(file[name], _FEATURES) for name in stored_pairs(file)}
 
 
 def record_names(file: h5py.File) -> list[str]:
