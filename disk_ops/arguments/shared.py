@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from disk_ops.arguments.given import note_given
 from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 
@@ -19,12 +20,14 @@ def add_command(
     commands: Commands[argparse.ArgumentParser], name: str, about: str, more: str = "", status: str = STATUS
 ) -> argparse.ArgumentParser:
     """Add a program with its description."""
-    return commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
         epilog=status,
     )
+    note_given(parser)
+    return parser
 
 
 def add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:

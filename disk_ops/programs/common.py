@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,9 @@ from disk_ops.workers import ALONE, Worker, WorkerError
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
 """Exit statuses of all the programs."""
+
+DETECTION = ("n", "max_size", "window_size", "score_threshold", "subpixel", "weights", "device")
+"""The arguments of `disk_ops.arguments.shared.add_detector`."""
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -64,6 +67,20 @@ def counted(number: int, noun: str) -> str:
     """``1 image``, ``1,234 images``, ``2 matches``."""
     plural = noun if number == 1 else noun + ("es" if noun.endswith("ch") else "s")
     return f"{number:,} {plural}"
+
+
+def refuse_ignored(arguments: argparse.Namespace, names: Iterable[str], because: str) -> None:
+    """Raise `UserError` if the user gave an option that does nothing.
+
+    Args:
+        arguments: of a parser with `disk_ops.arguments.given.note_given`.
+        names: of the options, as attributes of the arguments.
+        because: what makes them do nothing, with the option that does.
+    """
+    given: dict[str, str] = getattr(arguments, "given", {})
+    for name in names:
+        if name in given:
+            raise UserError(f"{given[name]} does nothing {because}")
 
 
 def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
