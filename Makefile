@@ -1,5 +1,5 @@
-# make demo | test | lint | benchmark | cuda-build. The first call makes $(VENV) and installs all that is needed; later
-# calls start at once. Name another torch or environment on the command line:
+# make demo | test | lint | benchmark | cuda-build | weights. The first call makes $(VENV) and installs all that is needed;
+# later calls start at once. Name another torch or environment on the command line:
 #   make demo TORCH=torch==2.11.0        make test VENV=~/my-venv
 # The tests run on all cores. Options of pytest come after those given here:
 #   make test PYTEST_ARGS="tests/test_nms.py -x"        make test PYTEST_ARGS="-n 0 -s" (in one process, showing output)
@@ -26,13 +26,14 @@ NATIVE := $(wildcard csrc/* csrc/cpu/* csrc/cuda/* python/bindings.cpp)
 # Changes when another torch is installed by hand: then the ops are compiled again.
 TORCH_VERSION = $(wildcard $(1)/lib/python*/site-packages/torch/version.py)
 
-.PHONY: help demo test lint benchmark cuda-build clean
+.PHONY: help demo test lint benchmark cuda-build weights clean
 help:
 	@echo "make demo        install into $(VENV), detect and match an image pair, write a picture"
 	@echo "make test        run the tests"
 	@echo "make lint        ruff and mypy"
 	@echo "make benchmark   run python/benchmarks/bench_*.py"
 	@echo "make cuda-build  compile the CUDA ops in $(CUDA_VENV) with a CUDA build of torch (no GPU needed, 5 GB)"
+	@echo "make weights PHOTOS=FOLDER   train the bundled weights anew (hours); once more after an interruption to go on"
 
 demo: $(VENV)/.disk_ops/package
 	@$(VENV)/bin/disk-ops demo
@@ -50,6 +51,14 @@ benchmark: $(VENV)/.disk_ops/package $(VENV)/.disk_ops/benchmark
 
 cuda-build: $(CUDA_VENV)/.disk_ops/package
 	@$(CUDA_PY) python/check_cuda_build.py --archs "$(CUDA_ARCHS)" --log $(CUDA_VENV)/.disk_ops/build.log
+
+# Of rotation it takes the general weights that are bundled, as the preset says.
+weights: $(VENV)/.disk_ops/package
+	@[ -n "$(PHOTOS)" ] || { echo "name a folder of photographs: make weights PHOTOS=FOLDER" >&2; exit 2; }
+	@$(VENV)/bin/disk-ops train photos-general --data "photos:$(PHOTOS)" -o runs/general --resume \
+		--export runs/general.safetensors
+	@$(VENV)/bin/disk-ops train photos-rotation --data "photos:$(PHOTOS)" -o runs/rotation --resume \
+		--export runs/rotation.safetensors --export-dtype float16
 
 clean:
 	rm -rf build dist *.egg-info disk_ops/_C.*.so disk_ops/_build_info.json $(VENV)/.disk_ops $(CUDA_VENV)/.disk_ops

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from disk_ops.ops import GridSamples, LocalMaxima, nms_topk, sample_grid
 from disk_ops.ops._dtypes import at_least_float32
+from disk_ops.ops.nms import check_maxima
 from disk_ops.subpixel import refine_keypoints
 
 
@@ -26,6 +27,7 @@ def find_maxima(
     With ``image_size`` the edges are those of the images that a batch was padded from.
     Arguments are those of :func:`disk_ops.ops.nms_topk`; ``border=None`` is ``window_size // 2``.
     """
+    check_maxima(n, window_size, score_threshold, border)
     if border is None:
         border = window_size // 2
     if image_size is None:
@@ -48,9 +50,9 @@ def _with_dropped(
 ) -> int | None:
     """How many maxima hold the ``n`` best that don't lie within a border at the right and bottom, wherever that runs.
 
-    No two maxima share a window, so there are only so many in the border. Wrong arguments are left for the op to name.
+    No maximum lies in another's window, so there are only so many in the border.
     """
-    if n is None or min(n, window_size, border) < 1:
+    if n is None:
         return n
     apart = window_size // 2 + 1
     height, width = heatmap.shape[-2:]
@@ -93,6 +95,9 @@ def draw_proposals(
     """Draw proposals as :func:`disk_ops.ops.sample_grid` does, with one generator for all images or one for each."""
     if generator is None or isinstance(generator, torch.Generator):
         return sample_grid(heatmap, cell, generator, keep)
+    if not isinstance(generator, Sequence) or not all(isinstance(one, torch.Generator) for one in generator):
+        got = type(generator).__name__
+        raise TypeError(f"generator must be a torch.Generator, a sequence of them or None, got {got}")
     if len(generator) != len(heatmap):
         raise ValueError(f"generator must have one entry for each of the {len(heatmap)} images, got {len(generator)}")
     if not len(heatmap):

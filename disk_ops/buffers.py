@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from disk_ops import _library
+from disk_ops.ops._arguments import check_integer
 
 
 def kept() -> int:
@@ -42,7 +43,7 @@ def set_limit(bytes: int) -> None:
     """Set the most bytes that may be kept, and give back what is above; 0 keeps nothing.
 
     Raises:
-        ValueError: ``bytes`` is negative.
+        ValueError, TypeError: ``bytes`` is negative, or no integer.
 
     Example:
         >>> before = limit()
@@ -51,8 +52,7 @@ def set_limit(bytes: int) -> None:
         0
         >>> set_limit(before)
     """
-    if bytes < 0:
-        raise ValueError(f"bytes must be at least 0, got {bytes}")
+    _check(bytes)
     compiled = _compiled()
     if compiled is not None:
         compiled.set_kept_limit(bytes)
@@ -65,15 +65,14 @@ def at_most(bytes: int) -> Iterator[None]:
     It holds for all threads and detectors, as they share what is kept; of several the least counts.
 
     Raises:
-        ValueError: ``bytes`` is negative.
+        ValueError, TypeError: ``bytes`` is negative, or no integer.
 
     Example:
         >>> with at_most(0):
         ...     kept()
         0
     """
-    if bytes < 0:
-        raise ValueError(f"bytes must be at least 0, got {bytes}")
+    _check(bytes)
     compiled = _compiled()
     if compiled is None:
         yield
@@ -96,6 +95,12 @@ def release() -> None:
     compiled = _compiled()
     if compiled is not None:
         compiled.release_kept()
+
+
+def _check(bytes: int) -> None:
+    check_integer("bytes", bytes)
+    if bytes < 0:
+        raise ValueError(f"bytes must be at least 0, got {bytes}")
 
 
 def _compiled() -> Any:

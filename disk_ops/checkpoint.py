@@ -46,6 +46,11 @@ def descriptor_dimension(state_dict: Mapping[str, Tensor]) -> int:
     return state_dict[_LAST_WEIGHT].shape[0] - 1
 
 
+def working_dtype(state_dict: Mapping[str, Tensor]) -> torch.dtype:
+    """What a network with these weights computes in: float64 if one is float64, else float32."""
+    return torch.float64 if any(value.dtype == torch.float64 for value in state_dict.values()) else torch.float32
+
+
 def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
     """A hash of the names and values of weights, not of the file that they come from."""
     digest = hashlib.sha256()
@@ -70,6 +75,10 @@ def find_checkpoint(checkpoint: str | Path) -> Path:
         return path
     if is_folder:
         raise ValueError(f"checkpoint {str(checkpoint)!r} is a folder; give the file in it")
+    if str(checkpoint) in bundled_checkpoints():
+        raise FileNotFoundError(
+            f"checkpoint {checkpoint!r} is no file; the bundled weights of that name are {str(checkpoint)!r}, as a str"
+        )
     raise FileNotFoundError(
         f"checkpoint {str(checkpoint)!r} is neither a bundled name ({', '.join(bundled_checkpoints())}) nor a file. "
         "Nothing is downloaded: of a released checkpoint, give the path of your copy (depth-save.pth, ...)"

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from disk_ops._images import as_mask, check_images, crop_mask, pad_to_multiple, repeat_channel
+from disk_ops._images import as_mask, check_images, check_sizes, pad_to_multiple, repeat_channel, valid_pixels
 from disk_ops._keypoints import draw_proposals, find_maxima, positions
 from disk_ops._network import check_channels, maps, precise_heads
-from disk_ops.checkpoint import DEFAULT_CHECKPOINT, descriptor_dimension, read_state_dict
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, descriptor_dimension, read_state_dict, working_dtype
 from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures
-from disk_ops.geometry import laf_centres, lafs_from_keypoints, sample_descriptors
+from disk_ops.geometry import check_points, laf_centres, lafs_from_keypoints, sample_descriptors
 from disk_ops.model import UNet
+from disk_ops.ops._arguments import check_positive_integer, check_tensor
 from disk_ops.ops._dtypes import at_least_float32
-from disk_ops.tiled import detect_tiled, limit_for
+from disk_ops.ops.nms import check_maxima
+from disk_ops.tiled import check_tiling, detect_tiled, limit_for
 
 
 class DISKDetector(nn.Module):
@@ -53,6 +55,10 @@ class DISKDetector(nn.Module):
             (:func:`disk_ops.subpixel.refine_keypoints`). Scores and descriptors stay those of the whole pixel;
             :meth:`describe` interpolates at the points that it is given.
 
+    Raises:
+        ValueError, TypeError: an argument, here or in a call, has a wrong shape, dtype, device or value; the message
+            names it.
+
     Example:
         >>> detector = DISKDetector.from_pretrained()
         >>> features = detector(torch.rand(1, 3, 96, 128), n=64)
@@ -69,8 +75,7 @@ class DISKDetector(nn.Module):
         subpixel: bool = False,
     ) -> None:
         super().__init__()
-        if desc_dim < 1:
-            raise ValueError(f"desc_dim must be a positive integer, got {desc_dim}")
+        check_positive_integer("desc_dim", desc_dim)
         if norm not in ("instance", "valid"):
             raise ValueError(f"norm must be 'instance' or 'valid', got {norm!r}")
         if unet is not None and not isinstance(unet, nn.Module):
@@ -100,20 +105,22 @@ class DISKDetector(nn.Module):
             subpixel: see :class:`DISKDetector`.
 
         Returns:
-            The detector in evaluation mode.
+            The detector in evaluation mode, in float32 whatever half type the weights are stored in (float64 stays).
+            ``.half()`` or ``.to(torch.bfloat16)`` make it compute in half precision.
 
         Raises:
             FileNotFoundError, ValueError: no such checkpoint, or what is wrong with it.
+            TypeError: ``checkpoint`` is no name, path or mapping.
         """
         weights = read_state_dict(checkpoint)
-        detector = cls(descriptor_dimension(weights), norm=norm, subpixel=subpixel)
+        # Before the weights come, not after: float64 would be rounded on the way.
+        detector = cls(descriptor_dimension(weights), norm=norm, subpixel=subpixel).to(working_dtype(weights))
         try:
             detector.load_state_dict(weights)
         except RuntimeError as error:
             source = "the given mapping" if isinstance(checkpoint, Mapping) else str(checkpoint)
             raise ValueError(f"{source} does not fit the DISK network: {error}") from error
-        detector.to(device=device, dtype=weights["unet.path_down.0.1.3.weight"].dtype)
-        return detector.eval()
+        return detector.to(device=device).eval()
 
     def heatmap_and_dense_descriptors(
         self,
@@ -150,18 +157,20 @@ class DISKDetector(nn.Module):
         """Detect and describe features.
 
         Args:
-            images: shape :math:`(B, C, H, W)` in [0, 1], C 1 or 3.
+            images: shape :math:`(B, C, H, W)` in [0, 1], C 1 or 3, in the detector's dtype. A NaN or infinite pixel
+                spoils the norms' statistics of its image, which then has no features (with ``norm="valid"``, unless it
+                is masked).
             n: at most this many features per image, the best ones; ``None``: all.
             window_size: odd width of the non-maximum suppression window.
             score_threshold: features score strictly above it.
-            pad_if_not_divisible: False raises ``ValueError`` for sizes that are no multiples of 16, kornia's default.
+            pad_if_not_divisible: False (kornia's default) raises ``ValueError`` for sizes that are no multiples of 16.
             mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
             border: features keep this distance from the edges of the image; ``None``: ``window_size // 2``.
             image_size: width and height of each image in a batch padded at the bottom and right,
                 shape :math:`(B, 2)`; features come from the images only.
             max_memory: GB that may be taken besides images and features; where that is too little, images are computed
-                in tiles, with the same features to rounding, several times. ``None``: half of what is free. Without
-                gradients only.
+                in tiles, with the same features to rounding, several times. ``None``: half of what is free. Only
+                without gradients, with ``norm="instance"`` and the network of :mod:`disk_ops.model`.
             statistics: in tiles, the statistics of the norms are those of the whole image, or, ``"sampled"``, those of
                 every eighth tile, which is faster and gives other features.
             progress: in tiles, is called with the number of tiles done, and of all.
@@ -169,19 +178,17 @@ class DISKDetector(nn.Module):
         Returns:
             The features of each image, best score first.
         """
-        if not pad_if_not_divisible and any(size % self._stride for size in images.shape[-2:]):
-            raise ValueError(
-                f"images must have sizes divisible by {self._stride}, got {list(images.shape[-2:])}; "
-                "pad_if_not_divisible=True pads them"
-            )
+        check_tensor("images", images)
+        check_maxima(n, window_size, score_threshold, border)
+        check_tiling(statistics, progress)
+        if not pad_if_not_divisible:
+            check_sizes(images, self._stride, "; pad_if_not_divisible=True pads them")
         n = n if n is None else min(n, max(1, images.shape[-2:].numel()))  # columns cost time and memory
         limit = limit_for(images, self.unet, self.norm, max_memory)
         if limit is None:
             return self._features(images, n, window_size, score_threshold, mask, border, image_size).unpad()
-        if statistics not in ("exact", "sampled"):
-            raise ValueError(f"statistics must be 'exact' or 'sampled', got {statistics!r}")
         assert isinstance(self.unet, UNet)
-        keep = self._valid_pixels(images, mask, image_size)
+        keep = valid_pixels(images, mask, image_size)
         maxima = (n, window_size, score_threshold, keep, border, image_size)
         return detect_tiled(self.unet, images, limit, *maxima, statistics == "sampled", progress, self.subpixel)
 
@@ -198,7 +205,8 @@ class DISKDetector(nn.Module):
         """Detect and describe features in fixed shapes: see :meth:`forward`, whose arguments it shares.
 
         Returns:
-            :class:`PaddedFeatures` with ``n`` columns, best score first; ``valid`` tells which hold a feature.
+            :class:`PaddedFeatures` with ``n`` columns, also where there are fewer pixels, best score first; ``valid``
+            tells which hold a feature.
         """
         return self._features(images, n, window_size, score_threshold, mask, border, image_size)
 
@@ -253,7 +261,7 @@ class DISKDetector(nn.Module):
         Returns:
             lafs :math:`(B, N, 2, 3)`, responses :math:`(B, N)`, dense descriptors :math:`(B, D, H, W)`.
         """
-        keep = self._valid_pixels(img, mask, None)
+        keep = valid_pixels(img, mask, None)
         heatmap, dense = self.heatmap_and_dense_descriptors(img, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border)
         keypoints = positions(heatmap, maxima, keep, self.subpixel)
@@ -270,20 +278,17 @@ class DISKDetector(nn.Module):
         Args:
             images: shape :math:`(B, C, H, W)` in [0, 1].
             keypoints: points in pixels, shape :math:`(B, N, 2)`, or local affine frames, whose centres count, shape
-                :math:`(B, N, 2, 3)`. Points outside the image get the descriptor of the nearest pixel.
+                :math:`(B, N, 2, 3)`; integers or floating point. Points outside the image get the descriptor of the
+                nearest pixel, NaN gives NaN.
             mask: with ``norm="valid"``, the pixels to take into account.
 
         Returns:
             L2-normalised descriptors :math:`(B, N, D)`.
         """
-        points = laf_centres(keypoints)
-        if points.ndim != 3 or points.shape[-1] != 2 or points.shape[0] != images.shape[0]:
-            raise ValueError(
-                f"keypoints must have shape [B, N, 2] or [B, N, 2, 3] with B = {images.shape[0]}, "
-                f"got {list(keypoints.shape)}"
-            )
-        _, dense = self.heatmap_and_dense_descriptors(images, self._valid_pixels(images, mask, None))
-        return sample_descriptors(dense, points)
+        check_tensor("images", images)
+        check_points(keypoints, len(images), frames=True)
+        _, dense = self.heatmap_and_dense_descriptors(images, valid_pixels(images, mask, None))
+        return sample_descriptors(dense, laf_centres(keypoints))
 
     def sample(
         self,
@@ -307,7 +312,7 @@ class DISKDetector(nn.Module):
         Returns:
             The accepted features of each image, in raster order of their cells.
         """
-        keep = self._valid_pixels(images, mask, None)
+        keep = valid_pixels(images, mask, None)
         heatmap, read = self.heatmap_and_reader(images, keep, autocast=False)
         samples = draw_proposals(heatmap, cell, generator, keep)
         accepted = samples.accepted.flatten(1)  # [B, h * w]
@@ -371,18 +376,9 @@ class DISKDetector(nn.Module):
         border: int | None,
         image_size: Tensor | None,
     ) -> PaddedFeatures:
-        keep = self._valid_pixels(images, mask, image_size)
+        keep = valid_pixels(images, mask, image_size)
         heatmap, read = self.heatmap_and_reader(images, keep)
         maxima = find_maxima(heatmap, n, window_size, score_threshold, keep, border, image_size)
         descriptors = torch.where(maxima.valid[..., None], read(maxima.keypoints), 0)
         keypoints = positions(heatmap, maxima, keep, self.subpixel)
         return PaddedFeatures(keypoints, maxima.scores, descriptors, maxima.valid)
-
-    def _valid_pixels(
-        self, images: Tensor, mask: Tensor | None, image_size: Tensor | None
-    ) -> Tensor | None:  # [B, 1, H, W] bool
-        keep = None if mask is None else as_mask(mask, images)
-        if image_size is None:
-            return keep
-        inside = crop_mask(image_size, images)
-        return inside if keep is None else keep & inside

@@ -6,7 +6,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_tensor
 from disk_ops.ops._dtypes import at_least_float32
+
+
+def check_points(
+    keypoints: Tensor,  # [B, N, 2] xy
+    batch: int,
+    frames: bool = False,
+    name: str = "keypoints",
+) -> None:
+    """Raise for what is no batch of points, or with ``frames`` of local affine frames ``[B, N, 2, 3]`` either."""
+    check_tensor(name, keypoints)
+    points = laf_centres(keypoints) if frames else keypoints
+    if points.ndim != 3 or points.shape[-1] != 2 or points.shape[0] != batch:
+        wanted = "[B, N, 2] or [B, N, 2, 3]" if frames else "[B, N, 2]"
+        raise ValueError(f"{name} must have shape {wanted} with B = {batch}, got {list(keypoints.shape)}")
+    if keypoints.is_complex() or keypoints.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers or floating point, got {keypoints.dtype}")
 
 
 def lafs_from_keypoints(

@@ -17,6 +17,8 @@ from disk_ops._images import as_mask, check_image_size, check_images
 from disk_ops.detector import DISKDetector
 from disk_ops.features import PaddedFeatures
 from disk_ops.model import UNet
+from disk_ops.ops._arguments import check_positive_integer
+from disk_ops.ops.nms import check_maxima
 
 _WARM_UPS = 3  # calls before a capture: cuDNN chooses its algorithms, and allocations settle
 Inputs = Sequence[Tensor | None]
@@ -90,6 +92,7 @@ class GraphedDetector:
 
     Raises:
         ValueError: the detector is not on a CUDA device, or an argument has a wrong value.
+        TypeError: an argument has a wrong type, or is none of ``forward_padded``.
 
     Example::
 
@@ -106,8 +109,7 @@ class GraphedDetector:
         capture: Callable[[Callable[..., PaddedFeatures], Inputs], Recorded] = CudaGraph,
         **arguments: Any,
     ) -> None:
-        if max_graphs < 1:
-            raise ValueError(f"max_graphs must be a positive integer, got {max_graphs}")
+        check_positive_integer("max_graphs", max_graphs)
         self.detector, self.max_graphs = detector, max_graphs
         self._arguments = {"n": n, **arguments}
         self._capture, self._lock = capture, threading.Lock()
@@ -204,9 +206,14 @@ class GraphedDetector:
         unknown = arguments.keys() - {"n", "window_size", "score_threshold", "border"}
         if unknown:
             raise TypeError(f"arguments must be those of forward_padded, got {', '.join(sorted(unknown))}")
-        n = arguments["n"]
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"n must be a positive integer for results of a fixed shape, got {n}")
+        if arguments["n"] is None:
+            raise ValueError("n must be a positive integer for results of a fixed shape, got None")
+        check_maxima(
+            arguments["n"],
+            arguments.get("window_size", 5),
+            arguments.get("score_threshold", 0.0),
+            arguments.get("border"),
+        )
 
 
 def _check_device(name: str, device: torch.device) -> None:

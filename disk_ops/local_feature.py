@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from disk_ops.detector import DISKDetector
-from disk_ops.geometry import laf_centres, sample_descriptors
+from disk_ops.geometry import check_points, laf_centres, sample_descriptors
+from disk_ops.ops.nms import check_maxima
 
 
 class DISKLocalFeature(nn.Module):
@@ -20,6 +21,9 @@ class DISKLocalFeature(nn.Module):
         window_size: odd width of the non-maximum suppression window.
         score_threshold: features score strictly above it.
         border: distance from the edges of the image; ``None``: ``window_size // 2``.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong value or type, here or in a call; the message names it.
 
     Example:
         >>> import kornia.feature as KF, torch
@@ -40,6 +44,7 @@ class DISKLocalFeature(nn.Module):
         border: int | None = None,
     ) -> None:
         super().__init__()
+        check_maxima(n, window_size, score_threshold, border)
         self.disk = detector
         self.n, self.window_size, self.score_threshold, self.border = n, window_size, score_threshold, border
 
@@ -96,6 +101,12 @@ class DISKDescriptors(nn.Module):
 
     It describes the image that its :class:`DISKKeypoints` saw last from the same network pass (and under the same mask,
     which kornia doesn't pass on), and any other image by a pass of its own.
+
+    Args:
+        keypoints: the detecting half.
+
+    Raises:
+        ValueError, TypeError: a call's argument has a wrong shape, dtype or device; the message names it.
     """
 
     def __init__(self, keypoints: DISKKeypoints) -> None:
@@ -108,6 +119,7 @@ class DISKDescriptors(nn.Module):
         lafs: Tensor,  # [B, N, 2, 3]
     ) -> Tensor:
         """Return descriptors ``[B, N, D]``."""
+        check_points(lafs, len(img), frames=True, name="lafs")
         dense = self.keypoints.take_dense_descriptors(img)
         if dense is None:
             return self.keypoints.disk.describe(img, lafs)

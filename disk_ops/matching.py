@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from disk_ops.ops import distance_matrix, mutual_softmax, nearest_neighbors
+from disk_ops.ops._arguments import check_number, check_positive, check_tensor
 
 
 class PaddedMatches(NamedTuple):
@@ -25,6 +26,10 @@ class MutualNearestNeighbor(nn.Module):
             directions; ``None``: no test. Where there is no second neighbour the test passes; where both neighbours are
             at distance 0 it fails.
 
+    Raises:
+        ValueError, TypeError: ``ratio`` is no number in (0, 1], or descriptors don't go together; the message names the
+            argument.
+
     Example:
         >>> matcher = MutualNearestNeighbor()
         >>> dists, idxs = matcher(torch.eye(3), torch.eye(3)[[2, 0]])
@@ -34,8 +39,10 @@ class MutualNearestNeighbor(nn.Module):
 
     def __init__(self, ratio: float | None = None) -> None:
         super().__init__()
-        if ratio is not None and not 0 < ratio <= 1:
-            raise ValueError(f"ratio must lie in (0, 1] or be None, got {ratio}")
+        if ratio is not None:
+            check_number("ratio", ratio)
+            if not 0 < ratio <= 1:
+                raise ValueError(f"ratio must lie in (0, 1] or be None, got {ratio}")
         self.ratio = ratio
 
     def forward(
@@ -49,6 +56,7 @@ class MutualNearestNeighbor(nn.Module):
             distances :math:`(K, 1)` in float32 (float64 for float64 input), and pairs of rows :math:`(K, 2)` int64,
             ascending in the first.
         """
+        check_tensor("desc1", desc1)
         if desc1.ndim != 2:
             raise ValueError(f"desc1 must have shape [N, D], got {list(desc1.shape)}; match_padded takes batches")
         idxs, dists = self._match(desc1, desc2, None, None)
@@ -67,6 +75,7 @@ class MutualNearestNeighbor(nn.Module):
         Returns:
             :class:`PaddedMatches`: for each row of ``desc1`` its match in ``desc2`` or -1, and the distance.
         """
+        check_tensor("desc1", desc1)
         if desc1.ndim != 3:
             raise ValueError(f"desc1 must have shape [B, N, D], got {list(desc1.shape)}")
         return self._match(desc1, desc2, valid1, valid2)
@@ -139,8 +148,12 @@ class MutualSoftmaxMatcher(nn.Module):
     """The differentiable matcher of DISK's training.
 
     Args:
-        inverse_temperature: how sharply the nearest descriptors are preferred.
-        learnable: make it a parameter.
+        inverse_temperature: how sharply the nearest descriptors are preferred; above 0 and finite.
+        learnable: make it a parameter. Nothing keeps that above 0.
+
+    Raises:
+        ValueError, TypeError: ``inverse_temperature`` is no such number, or descriptors don't go together; the message
+            names the argument.
 
     Example:
         >>> matcher = MutualSoftmaxMatcher(100.0)
@@ -152,8 +165,7 @@ class MutualSoftmaxMatcher(nn.Module):
 
     def __init__(self, inverse_temperature: float = 50.0, learnable: bool = False) -> None:
         super().__init__()
-        if not inverse_temperature > 0:
-            raise ValueError(f"inverse_temperature must be positive, got {inverse_temperature}")
+        check_positive("inverse_temperature", inverse_temperature)
         value = torch.tensor(float(inverse_temperature))
         if learnable:
             self.inverse_temperature = nn.Parameter(value)
@@ -166,6 +178,7 @@ class MutualSoftmaxMatcher(nn.Module):
         desc2: Tensor,  # [M, D]
     ) -> MatchDistribution:
         """Return the distribution of matches."""
+        check_tensor("desc1", desc1)
         if desc1.ndim != 2:
             raise ValueError(f"desc1 must have shape [N, D], got {list(desc1.shape)}")
         return MatchDistribution(desc1, desc2, self.inverse_temperature)

@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from disk_ops._images import check_network_input
 from disk_ops.ops import block_activation, block_convolution, block_norm, conv_block, describe, describe_block
+from disk_ops.ops._arguments import check_positive_integer
 from disk_ops.ops._dtypes import HALF_TYPES, as_autocast, at_least_float32, autocast_dtype
 from disk_ops.ops.blocks import Resample, has_kernel, takes, wants_gradient
 from disk_ops.reference_blocks import convolution
@@ -230,9 +232,12 @@ class UNet(nn.Module):
     Args:
         in_channels: channels of the images.
         desc_dim: descriptor dimension; the last output channel is the heatmap.
-        size: size of the convolution kernels.
+        size: odd size of the convolution kernels.
         down: output channels on the way down.
         up: output channels on the way up, without the last block's ``desc_dim + 1``.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong value or type, or images a wrong shape; the message names it.
 
     Example:
         >>> UNet(desc_dim=8)(torch.rand(1, 3, 32, 48)).shape
@@ -248,6 +253,12 @@ class UNet(nn.Module):
         up: Sequence[int] = UP_CHANNELS,
     ) -> None:
         super().__init__()
+        named = {"in_channels": in_channels, "desc_dim": desc_dim, "size": size}
+        named |= {f"{name}[{i}]": n for name, each in (("down", down), ("up", up)) for i, n in enumerate(each)}
+        for name, value in named.items():
+            check_positive_integer(name, value)
+        if size % 2 == 0:
+            raise ValueError(f"size must be odd, got {size}")
         if len(down) != len(up) + 2:
             raise ValueError(f"down must have two entries more than up, got {list(down)} and {list(up)}")
         self.in_channels = in_channels
@@ -354,6 +365,7 @@ class UNet(nn.Module):
         valid: Tensor | None,  # [B, 1, H, W] bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """The arguments of the last block."""
+        check_network_input(images, self.in_channels, self.stride)
         valids, shares = _valid_pyramid(valid, len(self.path_down))
         x, skips = images, []
         for block, level_valid, share in zip(self.path_down, valids, shares, strict=True):

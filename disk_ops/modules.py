@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from disk_ops.ops import GridSamples, LocalMaxima, distance_matrix, nms_topk, sample_grid
+from disk_ops.ops._arguments import check_integer
+from disk_ops.ops.nms import check_maxima
 from disk_ops.ops.sampling import check_grid
 
 
 class NMSTopK(nn.Module):
     """Find the ``n`` best local maxima of heatmaps; see :func:`disk_ops.ops.nms_topk` for arguments and results.
+
+    Raises:
+        ValueError, TypeError: an argument, here or in a call, is wrong; the message names it.
 
     Example:
         >>> import torch
@@ -24,6 +29,8 @@ class NMSTopK(nn.Module):
         self, n: int | None = None, window_size: int = 5, score_threshold: float | None = 0.0, border: int = 0
     ) -> None:
         super().__init__()
+        check_integer("border", border)
+        check_maxima(n, window_size, score_threshold, border)
         self.n, self.window_size, self.score_threshold, self.border = n, window_size, score_threshold, border
 
     def forward(
@@ -44,6 +51,9 @@ class NMSTopK(nn.Module):
 class DistanceMatrix(nn.Module):
     """L2 distances between all pairs of descriptors; see :func:`disk_ops.ops.distance_matrix`.
 
+    Raises:
+        ValueError, TypeError: a call's argument has a wrong shape, dtype or device; the message names it.
+
     Example:
         >>> import torch
         >>> DistanceMatrix()(torch.rand(5, 8), torch.rand(6, 8)).shape
@@ -61,6 +71,9 @@ class DistanceMatrix(nn.Module):
 
 class GridSampler(nn.Module):
     """Draw at most one keypoint in each cell of heatmaps; see :func:`disk_ops.ops.sample_grid`.
+
+    Raises:
+        ValueError, TypeError: an argument, here or in a call, is wrong; the message names it.
 
     Example:
         >>> import torch

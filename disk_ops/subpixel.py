@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from disk_ops.geometry import check_points
+from disk_ops.ops._arguments import check_tensor
 from disk_ops.ops._dtypes import at_least_float32
 
 _FARTHEST = 0.5  # pixels; beyond that another pixel would be the maximum
@@ -21,20 +23,20 @@ def refine_keypoints(
 
     .. math:: x' = x - H^{-1} g
 
-    by at most half a pixel in x and in y. A keypoint stays where it is if the quadratic has no peak or a score is not
-    finite. A neighbour outside the image or the mask counts as equal to the one opposite, so that nothing moves across
-    an edge.
+    by at most half a pixel in x and in y. A keypoint stays where it is if the quadratic has no peak, if a score is not
+    finite, or if it is no pixel whose score counts: between pixels, outside the image or the mask, NaN. A neighbour
+    outside the image or the mask counts as equal to the one opposite, so that nothing moves across an edge.
 
     Args:
         heatmap: scores (logits), shape :math:`(B, 1, H, W)`.
-        keypoints: whole pixels in xy order inside the image, shape :math:`(B, N, 2)`.
+        keypoints: pixels in xy order, shape :math:`(B, N, 2)`, integers or floating point.
         mask: pixels whose scores count, shape :math:`(B, 1, H, W)`; ``None``: all.
 
     Returns:
         Positions in pixels, shape :math:`(B, N, 2)`, float32 or the heatmap's float64. Gradients reach the heatmap.
 
     Raises:
-        ValueError: an argument has a wrong shape; the message names it.
+        ValueError, TypeError: an argument has a wrong shape, dtype or device; the message names it.
 
     Example:
         >>> y, x = torch.meshgrid(torch.arange(5.0), torch.arange(5.0), indexing="ij")
@@ -43,7 +45,9 @@ def refine_keypoints(
         [[[2.25, 1.75]]]
     """
     _check(heatmap, keypoints, mask)
-    scores, present = _around(heatmap, keypoints.long(), mask)
+    pixels = keypoints.long()
+    scores, present = _around(heatmap, pixels, mask)
+    is_pixel = present[..., 1, 1] & (keypoints == pixels).all(-1)
     centre = scores[..., 1, 1]
     gx, hxx = _slopes(scores[..., 1, :], present[..., 1, :])
     gy, hyy = _slopes(scores[..., :, 1], present[..., :, 1])
@@ -51,7 +55,7 @@ def refine_keypoints(
     all_corners = present[..., ::2, ::2].flatten(-2).all(-1)
     hxy = torch.where(all_corners, corners / 4, torch.zeros_like(centre))
     determinant = hxx * hyy - hxy * hxy
-    peak = (determinant > 0) & (hxx < 0) & torch.isfinite(determinant)
+    peak = is_pixel & (determinant > 0) & (hxx < 0) & torch.isfinite(determinant)
     # The inner where() keeps 0 / 0 out of the gradient.
     shift = torch.stack([hxy * gy - hyy * gx, hxy * gx - hxx * gy], -1) / torch.where(peak, determinant, 1)[..., None]
     shift = torch.where(peak[..., None] & torch.isfinite(shift), shift, 0)
@@ -92,9 +96,14 @@ def _slopes(
 
 
 def _check(heatmap: Tensor, keypoints: Tensor, mask: Tensor | None) -> None:
+    check_tensor("heatmap", heatmap)
     if heatmap.ndim != 4 or heatmap.shape[1] != 1 or not heatmap.is_floating_point():
         raise ValueError(f"heatmap must be floating point [B, 1, H, W], got {heatmap.dtype} {list(heatmap.shape)}")
-    if keypoints.ndim != 3 or keypoints.shape[-1] != 2 or len(keypoints) != len(heatmap):
-        raise ValueError(f"keypoints must have shape [B, N, 2] with B = {len(heatmap)}, got {list(keypoints.shape)}")
+    check_points(keypoints, len(heatmap))
+    if mask is not None:
+        check_tensor("mask", mask)
+    for name, tensor in (("keypoints", keypoints), ("mask", mask)):
+        if tensor is not None and tensor.device != heatmap.device:
+            raise ValueError(f"{name} must be on the device of heatmap ({heatmap.device}), got {tensor.device}")
     if mask is not None and (mask.shape != heatmap.shape or mask.dtype != torch.bool):
         raise ValueError(f"mask must be bool {list(heatmap.shape)}, got {mask.dtype} {list(mask.shape)}")

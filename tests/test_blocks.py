@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from disk_ops.ops import (
     block_convolution,
     block_norm,
     block_patches,
+    conv_block,
     describe_block,
 )
 
@@ -235,6 +237,71 @@ def test_wrong_arguments_are_named_with_and_without_kernels(dtype, change, messa
         arguments = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in arguments.items()}
     with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
         block_convolution(**arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "reference"])
+@pytest.mark.parametrize("op", [conv_block, block_convolution])
+@pytest.mark.parametrize("kernel", [(4, 4), (3, 5), (0, 0)])
+def test_kernels_are_squares_of_odd_size(dtype, op, kernel):
+    x, weight, bias = (torch.rand(*size, dtype=dtype) for size in ((1, 16, 8, 8), (16, 16, *kernel), (16,)))
+    with pytest.raises(ValueError, match=rf"weight must have shape \[K, .* k odd.* got \[16, 16, {kernel[0]}, "):
+        op(x, weight, bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "reference"])
+@pytest.mark.parametrize("kernel", [(7, 7), (3, 3), (5, 3)])
+def test_descriptors_read_patches_of_5_by_5(dtype, kernel):
+    """A larger kernel would read zeros where the image goes on."""
+    x, weight, bias = (torch.rand(*size, dtype=dtype) for size in ((1, 16, 8, 8), (8, 16, *kernel), (8,)))
+    with pytest.raises(ValueError, match=r"weight must have shape \[D, C1 \+ C2, 5, 5\]"):
+        describe_block(x, weight, bias, torch.tensor([[[3, 4]]]))
+
+
+def test_no_channels():
+    x, weight, bias = torch.rand(1, 0, 8, 8), torch.rand(16, 0, 5, 5), torch.rand(16)
+    with pytest.raises(ValueError, match=r"weight must have .* at least one channel, got \[16, 0, 5, 5\]"):
+        conv_block(x.double(), weight.double(), bias.double())
+
+
+XY = torch.tensor([[[3, 4]]])
+SIZES = {"x": (1, 16, 8, 8), "weight": (16, 32, 5, 5), "bias": (16,), "skip": (1, 16, 8, 8), "slope": (32,)}
+TAKEN = {
+    conv_block: ("x", "weight", "bias", "skip", "slope"),
+    block_convolution: ("x", "weight", "bias", "skip", "slope"),
+    describe_block: ("x", "weight", "bias", "skip", "slope"),
+    block_activation: ("x", "skip", "slope"),
+    block_patches: ("x", "skip", "slope"),
+    block_norm: ("x", "skip"),
+}
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in TAKEN.items() for name in names])
+def test_tensors_of_another_dtype_are_named(op, name):
+    tensors = {each: torch.rand(SIZES[each]) for each in TAKEN[op]}
+    more = {"keypoints": XY} if op in (describe_block, block_patches) else {}
+    wrong = {name: tensors[name].double()}
+    if name == "x":  # then all others are of another dtype
+        name, wrong = "skip", {"x": wrong["x"]} | {each: tensors[each].double() for each in TAKEN[op] if each != "skip"}
+    with pytest.raises(TypeError, match=f"^{name} must be of dtype torch.float.* as x is, got torch.float"):
+        op(**tensors | wrong, **more)
+    with pytest.raises(TypeError, match=f"^{name} must be a tensor, got ndarray"):
+        op(**tensors | {name: tensors[name].numpy()}, **more)
+
+
+@pytest.mark.parametrize("op", TAKEN)
+def test_arrays_in_place_of_x(op):
+    tensors = {each: torch.rand(SIZES[each]) for each in TAKEN[op]} | {"x": np.zeros((1, 16, 8, 8), np.float32)}
+    more = {"keypoints": XY} if op in (describe_block, block_patches) else {}
+    with pytest.raises(TypeError, match=r"^x must be a tensor, got ndarray"):
+        op(**tensors, **more)
+
+
+@pytest.mark.parametrize("keypoints", [torch.tensor([3, 4]), torch.tensor([[3, 4]])])
+@pytest.mark.parametrize("op", ["describe_block", "block_patches"])
+def test_keypoints_without_a_batch(op, keypoints):
+    x, weight, bias = torch.rand(1, 16, 8, 8), torch.rand(8, 16, 5, 5), torch.rand(8)
+    with pytest.raises(ValueError, match=r"keypoints must have shape \[B, N, 2\], got \["):
+        describe_block(x, weight, bias, keypoints) if op == "describe_block" else block_patches(x, keypoints)
 
 
 class TestBlockPatches:

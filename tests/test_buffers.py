@@ -112,6 +112,14 @@ def test_at_most_ends_with_an_error():
     assert buffers.kept() == BYTES
 
 
+@pytest.mark.parametrize("bytes", ["4", 1e6, None, True])
+def test_a_limit_that_is_no_integer(bytes):
+    with pytest.raises(TypeError, match="bytes must be an integer, got "):
+        buffers.set_limit(bytes)
+    with pytest.raises(TypeError, match="bytes must be an integer, got "), buffers.at_most(bytes):
+        pass
+
+
 def test_negative_limit():
     with pytest.raises(ValueError, match="bytes must be at least 0, got -1"):
         buffers.set_limit(-1)

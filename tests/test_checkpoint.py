@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from disk_ops import DISKDetector
+from disk_ops import DISKDetector, DISKLocalFeature, graphs
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT, bundled_checkpoints, read_state_dict
+from disk_ops.evaluation.methods import parse_method
 
 
 @pytest.fixture
@@ -67,9 +71,53 @@ def test_mapping(weights):
     assert same(DISKDetector.from_pretrained({"extractor": weights}), weights)
 
 
-def test_half_precision_weights_stay_so(weights):
-    halves = {name: value.half() for name, value in weights.items()}
-    assert DISKDetector.from_pretrained(halves).unet.path_down[0][1][3].weight.dtype == torch.float16
+@pytest.fixture(params=[torch.float16, torch.bfloat16], ids=str)
+def halves(request, weights):
+    return {name: value.to(request.param) for name, value in weights.items()}
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", None])
+def test_half_types_are_for_storage(tmp_path, halves, suffix):
+    """The detector computes in float32, with the values that the file holds, until it is told to do otherwise."""
+    path = tmp_path / f"half{suffix}"
+    if suffix is not None:
+        save_file(halves, path) if suffix == ".safetensors" else torch.save({"extractor": halves}, path)
+    detector = DISKDetector.from_pretrained(halves if suffix is None else path)
+    assert {value.dtype for value in detector.state_dict().values()} == {torch.float32}
+    assert same(detector, {name: value.float() for name, value in halves.items()})
+    assert {value.dtype for value in detector.half().state_dict().values()} == {torch.float16}
+
+
+@torch.inference_mode()
+def test_all_that_load_half_types_take_float32_images(tmp_path, halves, monkeypatch):
+    path, images = tmp_path / "half.safetensors", torch.rand(1, 3, 32, 48)
+    save_file(halves, path)
+    detector = DISKDetector.from_pretrained(path)
+    assert detector(images, n=5, score_threshold=-100.0)[0].descriptors.dtype == torch.float32
+    assert DISKLocalFeature(detector, n=5)(images)[0].dtype == torch.float32
+    assert (
+        parse_method(f"disk:{path}").load(torch.device("cpu")).extract(images[0], 5).descriptors.dtype == torch.float32
+    )
+    monkeypatch.setattr(graphs, "_check_device", lambda name, device: None)
+    graphed = graphs.GraphedDetector(detector, 5, capture=lambda function, inputs: Called(function))
+    assert graphed(images).descriptors.dtype == torch.float32
+
+
+class Called(NamedTuple):
+    """In place of a CUDA graph."""
+
+    function: Callable
+
+    def replay(self, inputs):
+        return self.function(*inputs)
+
+
+def test_float64_weights_keep_their_digits(weights):
+    precise = {name: value.double() * (1 + 1e-12) for name, value in weights.items()}
+    assert same(DISKDetector.from_pretrained(precise), precise)
+    name = "unet.path_down.0.1.3.bias"
+    mixed = DISKDetector.from_pretrained(weights | {name: precise[name]})
+    assert same(mixed, {key: value.double() for key, value in weights.items()} | {name: precise[name]})
 
 
 def test_weights_are_kornias(weights):
@@ -117,6 +165,15 @@ def test_missing_file():
         match=rf"checkpoint 'depth' is neither a bundled name \(.*{DEFAULT_CHECKPOINT}.*\) nor a file",
     ):
         DISKDetector.from_pretrained("depth")
+
+
+def test_a_bundled_name_as_a_path(tmp_path, monkeypatch):
+    """A path is a file's, whatever its name; the message says how the bundled weights are named."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"is no file; the bundled weights of that name are 'general', as a str"
+    ):
+        DISKDetector.from_pretrained(Path(DEFAULT_CHECKPOINT))
 
 
 @pytest.mark.parametrize("checkpoint", ["x" * 5000, "~nobody-of-this-name/x.pth", "a\0b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -89,3 +90,14 @@ class TestDescribe:
     def test_exception(self, device, detector, shape):
         with pytest.raises(ValueError, match=r"keypoints must have shape \[B, N, 2\] or \[B, N, 2, 3\] with B = 1"):
             detector.describe(torch.rand(1, 3, 32, 32, device=device), torch.rand(shape, device=device))
+
+    @pytest.mark.parametrize("convert", [lambda xy: xy > 0, lambda xy: xy + 0j])
+    @pytest.mark.parametrize("shape", [(1, 4, 2), (1, 4, 2, 3)])
+    def test_points_must_be_real_numbers(self, device, detector, convert, shape):
+        points = convert(torch.rand(shape, device=device))
+        with pytest.raises(TypeError, match=f"keypoints must be integers or floating point, got {points.dtype}"):
+            detector.describe(torch.rand(1, 3, 32, 32, device=device), points)
+
+    def test_arrays_are_refused(self, device, detector):
+        with pytest.raises(TypeError, match="keypoints must be a tensor, got ndarray"):
+            detector.describe(torch.rand(1, 3, 32, 32, device=device), np.zeros((1, 4, 2)))

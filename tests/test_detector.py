@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import nn
 from disk_ops import DISKDetector, DISKFeatures
 from disk_ops.model import UNet
 
+IMAGE = torch.rand(1, 3, 32, 32)
 SIZES = [(1, 1), (1, 40), (16, 16), (17, 33), (64, 48), (50, 90)]
 
 
@@ -106,15 +108,25 @@ class TestForward:
                 "window_size must be an odd positive integer, got -1",
             ),
             (torch.rand(1, 3, 32, 32), {"image_size": torch.ones(1, 2)}, TypeError, "image_size must hold integers"),
+            (np.zeros((1, 3, 32, 32), np.float32), {}, TypeError, "images must be a tensor, got ndarray"),
+            (IMAGE, {"mask": np.ones((1, 1, 32, 32), bool)}, TypeError, "mask must be a tensor, got ndarray"),
+            (IMAGE, {"image_size": np.array([[32, 32]])}, TypeError, "image_size must be a tensor, got ndarray"),
+            (IMAGE, {"n": "3"}, TypeError, "n must be an integer, got str '3'"),
+            (IMAGE, {"window_size": "5"}, TypeError, "window_size must be an integer, got str '5'"),
+            (IMAGE, {"score_threshold": "a"}, TypeError, "score_threshold must be a number, got str 'a'"),
+            (IMAGE, {"border": "2"}, TypeError, "border must be an integer, got str '2'"),
+            (IMAGE, {"statistics": "some"}, ValueError, "statistics must be 'exact' or 'sampled', got 'some'"),
         ],
     )
     def test_exception(self, device, detector, images, arguments, error, message):
         with pytest.raises(error, match=message):
-            detector(images.to(device), **arguments)
+            detector(images.to(device) if torch.is_tensor(images) else images, **arguments)
 
     def test_exception_of_the_constructor(self):
         with pytest.raises(ValueError, match="desc_dim must be a positive integer, got 0"):
             DISKDetector(desc_dim=0)
+        with pytest.raises(TypeError, match=r"desc_dim must be an integer, got float 1\.5"):
+            DISKDetector(1.5)
         with pytest.raises(ValueError, match="norm must be 'instance' or 'valid', got 'batch'"):
             DISKDetector(norm="batch")
         with pytest.raises(ValueError, match=r"norm=.valid. needs the network of disk_ops\.model"):
@@ -209,6 +221,11 @@ class TestForward:
         images = photo_like(device, 1, 3, 16, 32).double().requires_grad_()
         points = torch.tensor([[[3.0, 4.0], [7.25, 11.5]]], device=device, dtype=torch.float64)
         assert torch.autograd.gradcheck(lambda x: detector.describe(x, points), (images,), fast_mode=True)
+
+    def test_generators_of_a_draw(self, device, detector):
+        for generator in (3, [3], "x"):
+            with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, a sequence of them or None"):
+                detector.sample(IMAGE.to(device), generator)
 
 
 class TestNormValid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from comparing import photo_like
@@ -127,6 +128,10 @@ class TestErrors:
         [
             ({"n": 0}, ValueError, "n must be a positive integer"),
             ({"n": None}, ValueError, "n must be a positive integer"),
+            ({"n": "5"}, TypeError, "n must be an integer, got str '5'"),
+            ({"n": True}, TypeError, "n must be an integer, got bool True"),
+            ({"n": 5, "window_size": 4}, ValueError, "window_size must be an odd positive integer, got 4"),
+            ({"n": 5, "max_graphs": "2"}, TypeError, "max_graphs must be an integer, got str '2'"),
             ({"n": 5, "max_graphs": 0}, ValueError, "max_graphs must be a positive integer, got 0"),
             ({"n": 5, "window": 3}, TypeError, "arguments must be those of forward_padded, got window"),
         ],
@@ -141,6 +146,13 @@ class TestErrors:
             (torch.rand(3, 16, 16), {}, ValueError, r"images must have shape \[B, C, H, W\]"),
             (torch.rand(1, 3, 16, 16).double(), {}, TypeError, "images must be of the detector's dtype"),
             (torch.rand(1, 3, 16, 16, requires_grad=True), {}, ValueError, "images must not require a gradient"),
+            (np.zeros((1, 3, 16, 16), np.float32), {}, TypeError, "images must be a tensor, got ndarray"),
+            (
+                torch.rand(1, 3, 16, 16),
+                {"mask": np.ones((1, 1, 16, 16))},
+                TypeError,
+                "mask must be a tensor, got ndarray",
+            ),
             (torch.rand(1, 3, 16, 16), {"mask": torch.ones(1, 1, 4, 4)}, ValueError, "mask must have shape"),
             (torch.rand(1, 3, 16, 16), {"image_size": torch.tensor([[17, 3]])}, ValueError, "image_size must lie"),
             (torch.rand(1, 3, 16, 16), {"n": -1}, ValueError, "n must be a positive integer"),

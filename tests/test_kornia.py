@@ -77,6 +77,24 @@ def test_describing_another_image_takes_a_pass_of_its_own(device, detector, imag
     assert torch.equal(copied(image)[0], lafs)
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["the image seen last", "another image"])
+def test_frames_that_are_none(detector, image, seen):
+    keypoints = DISKKeypoints(detector, n=8)
+    descriptors = DISKDescriptors(keypoints)
+    for lafs, error in ((torch.rand(2, 8, 2, 3), ValueError), (torch.ones(1, 8, 2, 3) > 0, TypeError)):
+        if seen:
+            keypoints(image)
+        with pytest.raises(error, match=r"(lafs|keypoints) must "):
+            descriptors(image, lafs.to(image.device))
+
+
+def test_wrong_arguments_are_named_when_a_feature_is_made(detector):
+    with pytest.raises(TypeError, match="n must be an integer, got str '3'"):
+        DISKLocalFeature(detector, n="3")
+    with pytest.raises(ValueError, match="window_size must be an odd positive integer, got 4"):
+        DISKKeypoints(detector, window_size=4)
+
+
 def test_local_feature_with_larger_lafs(detector, image):
     keypoints = DISKKeypoints(detector, n=20)
     lafs, _, descriptors = KF.LocalFeature(keypoints, DISKDescriptors(keypoints), 6.0)(image)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -144,7 +146,8 @@ class TestMatchStatistics:
     @pytest.mark.parametrize("theta", [0.0, 15.0, 1e4])
     def test_feature(self, device, dtype, theta):
         for name, desc1, desc2, valid1, valid2 in sample_inputs(device, dtype):
-            row, column = match_statistics(desc1, desc2, theta, valid1, valid2)
+            # A tensor may be 0, a number may not.
+            row, column = match_statistics(desc1, desc2, torch.tensor(theta), valid1, valid2)
             _, expected_row, expected_column, _ = materialised(desc1, desc2, theta, valid1, valid2)
             scale = max(theta, 1.0) * (1e-12 if dtype == torch.float64 else 3e-6)
             torch.testing.assert_close(row.double(), expected_row, rtol=1e-5, atol=scale, msg=name)
@@ -285,6 +288,8 @@ class TestExpectedReward:
             ({"inverse_temperature": torch.ones(2)}, ValueError, r"inverse_temperature must be a number .* got \[2\]"),
             ({"inverse_temperature": torch.tensor(1j)}, TypeError, "inverse_temperature must be real, got .*complex64"),
             ({"reward": torch.rand(4, 5) + 0j}, TypeError, "reward must be real, got torch.complex64"),
+            ({"desc1": np.zeros((4, 8), np.float32)}, TypeError, "desc1 must be a tensor, got ndarray"),
+            ({"valid2": np.ones(5, bool)}, TypeError, "valid2 must be a tensor, got ndarray"),
         ],
     )
     def test_exception(self, device, change, error, message):
@@ -296,6 +301,19 @@ class TestExpectedReward:
         } | change
         with pytest.raises(error, match=message):
             expected_reward(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()})
+
+    @pytest.mark.parametrize("op", [match_statistics, mutual_softmax, expected_reward])
+    @pytest.mark.parametrize("theta", [0, -5.0, math.nan, math.inf, 1e39, "5", True])
+    def test_temperatures_that_are_no_positive_numbers(self, device, op, theta):
+        desc, reward = torch.rand(4, 8, device=device), [torch.ones(4, 4, device=device)] * (op is expected_reward)
+        with pytest.raises(
+            (ValueError, TypeError), match=f"inverse_temperature must be .* got .*{re.escape(str(theta))}"
+        ):
+            op(desc, desc, theta, *reward)
+
+    def test_a_number_is_as_large_as_the_dtype_that_it_is_computed_in_holds(self, device):
+        desc = torch.eye(2, dtype=torch.float64, device=device)
+        assert mutual_softmax(desc, desc, 1e39).tolist() == [[1, 0], [0, 1]]
 
     @pytest.mark.parametrize("op", [match_statistics, mutual_softmax])
     @pytest.mark.parametrize("name", ["valid1", "valid2"])

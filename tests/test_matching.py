@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,6 +31,10 @@ class TestMutualNearestNeighbor:
     def test_exception(self, ratio):
         with pytest.raises(ValueError, match=rf"ratio must lie in \(0, 1\] or be None, got {ratio}"):
             MutualNearestNeighbor(ratio)
+        with pytest.raises(TypeError, match=r"ratio must be a number, got str '0\.9'"):
+            MutualNearestNeighbor("0.9")
+        with pytest.raises(TypeError, match="desc1 must be a tensor, got ndarray"):
+            MutualNearestNeighbor()(np.eye(4), np.eye(4))
         with pytest.raises(ValueError, match=r"desc1 must have shape \[N, D\], got \[1, 4, 8\]"):
             MutualNearestNeighbor()(torch.rand(1, 4, 8), torch.rand(1, 4, 8))
         with pytest.raises(ValueError, match=r"desc1 must have shape \[B, N, D\], got \[4, 8\]"):
@@ -144,8 +152,11 @@ class TestMutualSoftmaxMatcher:
         assert set(MutualSoftmaxMatcher().state_dict()) == {"inverse_temperature"}
 
     def test_exception(self):
-        with pytest.raises(ValueError, match="inverse_temperature must be positive, got 0"):
-            MutualSoftmaxMatcher(0)
+        for value in (0, -1.0, math.nan, math.inf, 1e39, "5"):
+            with pytest.raises(
+                (ValueError, TypeError), match=f"inverse_temperature must be .* got .*{re.escape(str(value))}"
+            ):
+                MutualSoftmaxMatcher(value)
         with pytest.raises(ValueError, match=r"desc1 must have shape \[N, D\], got \[1, 4, 8\]"):
             MutualSoftmaxMatcher()(torch.rand(1, 4, 8), torch.rand(1, 4, 8))
 

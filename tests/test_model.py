@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,36 @@ class TestUNet:
     def test_exception(self):
         with pytest.raises(ValueError, match="down must have two entries more than up"):
             UNet(down=(8, 8), up=(8,))
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"in_channels": 0}, "in_channels must be a positive integer, got 0"),
+            ({"desc_dim": 1.5}, r"desc_dim must be an integer, got float 1\.5"),
+            ({"size": "5"}, "size must be an integer, got str '5'"),
+            ({"size": 4}, "size must be odd, got 4"),
+            ({"down": (8, 0, 8), "up": (8,)}, r"down\[1\] must be a positive integer, got 0"),
+            ({"down": (8, 8, 8), "up": (8.0,)}, r"up\[0\] must be an integer, got float 8\.0"),
+        ],
+    )
+    def test_exception_of_the_constructor(self, arguments, message):
+        with pytest.raises((ValueError, TypeError), match=message):
+            UNet(**arguments)
+
+    @pytest.mark.parametrize("read", ["forward", "maps", "features", "heads"])
+    @pytest.mark.parametrize(
+        ("images", "message"),
+        [
+            (torch.rand(1, 3, 30, 30), r"images must have sizes divisible by 16, got \[30, 30\]"),
+            (torch.rand(1, 1, 32, 32), r"images must have shape \[B, 3, H, W\] .* got \[1, 1, 32, 32\]"),
+            (torch.rand(3, 32, 32), r"images must have shape \[B, 3, H, W\] .* got \[3, 32, 32\]"),
+            (torch.rand(1, 3, 0, 16), r"images must have shape \[B, 3, H, W\] .* got \[1, 3, 0, 16\]"),
+            (np.zeros((1, 3, 32, 32), np.float32), "images must be a tensor, got ndarray"),
+        ],
+    )
+    def test_images_that_it_can_not_take(self, unet, read, images, message):
+        with pytest.raises((ValueError, TypeError), match=message):
+            getattr(unet, read)(images)
 
     def test_other_depths(self, device):
         small = UNet(in_channels=1, desc_dim=4, size=3, down=(4, 8), up=()).to(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -133,7 +134,14 @@ class TestNmsTopk:
             ({"window_size": 4}, ValueError, "window_size must be an odd positive integer, got 4"),
             ({"window_size": -3}, ValueError, "window_size must be an odd positive integer, got -3"),
             ({"border": -1}, ValueError, "border must be 0 or more pixels, got -1"),
-            ({"n": "3"}, TypeError, "n must be an integer, got str 3"),
+            ({"n": "3"}, TypeError, "n must be an integer, got str '3'"),
+            ({"window_size": None}, TypeError, "window_size must be an integer, got NoneType None"),
+            ({"border": None}, TypeError, "border must be an integer, got NoneType None"),
+            ({"score_threshold": "a"}, TypeError, "score_threshold must be a number, got str 'a'"),
+            ({"score_threshold": True}, TypeError, "score_threshold must be a number, got bool True"),
+            ({"score_threshold": math.nan}, ValueError, "score_threshold must be a number, got nan"),
+            ({"heatmap": np.zeros((2, 1, 16, 16), np.float32)}, TypeError, "heatmap must be a tensor, got ndarray"),
+            ({"mask": np.ones((2, 1, 16, 16), bool)}, TypeError, "mask must be a tensor, got ndarray"),
             ({"n": 3.0, "compat": "kornia"}, TypeError, "n must be an integer, got float 3.0"),
             ({"window_size": 3.0}, TypeError, "window_size must be an integer, got float 3.0"),
             ({"border": 1.5}, TypeError, "border must be an integer, got float 1.5"),
@@ -280,6 +288,28 @@ class TestNmsTopk:
         for ours, function in zip(module(heatmap), nms_topk(heatmap, 5, 3, border=1), strict=True):
             assert torch.equal(ours, function)
         assert "n=5, window_size=3" in repr(module)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"n": 0}, ValueError, "n must be a positive integer or None, got 0"),
+            ({"window_size": 4}, ValueError, "window_size must be an odd positive integer, got 4"),
+            ({"score_threshold": "a"}, TypeError, "score_threshold must be a number, got str 'a'"),
+            ({"border": None}, TypeError, "border must be an integer, got NoneType None"),
+        ],
+    )
+    def test_module_refuses_wrong_arguments_when_it_is_made(self, arguments, error, message):
+        with pytest.raises(error, match=message):
+            NMSTopK(**arguments)
+
+    def test_numbers_of_numpy(self, device):
+        heatmap = torch.rand(1, 1, 16, 16, device=device)
+        ours = nms_topk(heatmap, np.int64(5), np.int32(3), np.float32(0.5))
+        assert all(torch.equal(one, other) for one, other in zip(ours, nms_topk(heatmap, 5, 3, 0.5), strict=True))
+
+    def test_there_are_n_columns_beyond_the_number_of_pixels(self, device):
+        maxima = nms_topk(torch.rand(1, 1, 2, 2, device=device), 50)
+        assert maxima.keypoints.shape == (1, 50, 2) and int(maxima.valid.sum()) == 1
 
 
 class TestCompat:

@@ -261,11 +261,21 @@ class TestModel:
             ({"score_threshold": float("nan")}, "score_threshold must be a number, got nan"),
             ({"border": -1}, "border must be 0 or more pixels, got -1"),
             ({"size": (0, 5)}, r"size must be a width and a height of at least 1 pixel, got \(0, 5\)"),
+            ({"size": (8,)}, r"size must be a width and a height of at least 1 pixel, got \(8,\)"),
+            ({"size": "8x8"}, "size must be an integer, got str '8'"),
+            ({"n": "3"}, "n must be an integer, got str '3'"),
+            ({"window_size": 5.0}, "window_size must be an integer, got float 5.0"),
+            ({"score_threshold": None}, "score_threshold must be a number, got NoneType None"),
         ],
     )
     def test_wrong_arguments(self, detector, arguments, message):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             make_model(detector, **arguments)
+
+    def test_weights_in_half_a_type_give_a_model_in_float32(self, detector):
+        halves = DISKDetector.from_pretrained({name: value.half() for name, value in detector.state_dict().items()})
+        constants = {each.name: each.data_type for each in make_model(halves, 5).graph.initializer}
+        assert constants["unet.path_down.0.1.3.weight"] == onnx.TensorProto.FLOAT
 
     def test_networks_that_have_no_such_form(self, detector):
         with pytest.raises(ValueError, match="norm='instance' to be exported, got 'valid'"):

@@ -94,6 +94,16 @@ class TestHomographyReward:
         with pytest.raises(ValueError, match="warped1 and warped2 must be given together"):
             MatchGeometry(torch.zeros(1, 2), torch.zeros(1, 2), warped1=torch.zeros(1, 2))
 
+    @pytest.mark.parametrize("name", ["keypoints1", "keypoints2", "fundamental", "epsilon", "lambda_tp", "lambda_fp"])
+    @pytest.mark.parametrize("value", [None, "1"])
+    def test_geometry_of_wrong_types(self, name, value):
+        points = torch.zeros(1, 2)
+        given = {"keypoints1": points, "keypoints2": points, "warped1": points, "warped2": points}
+        if (name, value) == ("fundamental", None):
+            pytest.skip("one geometry is enough")
+        with pytest.raises(TypeError, match=f"^{name} must be a (tensor|number), got {type(value).__name__}"):
+            MatchGeometry(**given | {name: value})
+
 
 class TestPosedRewards:
     def test_fundamental_matrix(self, scene):

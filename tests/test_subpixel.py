@@ -104,6 +104,46 @@ def test_a_mask_is_an_edge() -> None:
     assert torch.equal(found, refine_keypoints(heatmap[..., :5, :6], pixels))
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        (2.4, 2.0),
+        (1.999, 2.0),
+        (-1.0, 2.0),
+        (5.0, 2.0),
+        (2.0, 1e30),
+        (math.nan, 2.0),
+        (2.0, math.inf),
+        (-math.inf, 2.0),
+    ],
+)
+def test_what_is_no_pixel_of_the_image_stays(point: tuple[float, float]) -> None:
+    points = torch.tensor([[point, (2.0, 2.0)]], dtype=torch.float64)
+    found = refine_keypoints(quadratic(2.25, 1.75), points)
+    torch.testing.assert_close(found[0, 0], points[0, 0], rtol=0, atol=0, equal_nan=True)
+    assert found[0, 1].tolist() == [2.25, 1.75]  # a whole pixel in floating point is one
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_integers_of_any_kind(dtype: torch.dtype) -> None:
+    found = refine_keypoints(quadratic(2.25, 1.75), torch.tensor([[[2, 2], [9, 2]]], dtype=dtype))
+    assert found.tolist() == [[[2.25, 1.75], [9.0, 2.0]]]
+
+
+def test_a_pixel_outside_the_mask_stays() -> None:
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    mask[..., 2, 2] = False
+    assert refine_keypoints(quadratic(2.25, 1.75), CENTRE, mask).tolist() == [[[2.0, 2.0]]]
+
+
+def test_refined_once_is_refined() -> None:
+    heatmap = torch.randn(1, 1, 20, 20)
+    pixels = torch.cartesian_prod(torch.arange(20), torch.arange(20))[None]
+    once = refine_keypoints(heatmap, pixels)
+    moved = (once != pixels).any(-1)
+    assert moved.any() and torch.equal(refine_keypoints(heatmap, once)[moved], once[moved])
+
+
 def test_gradients() -> None:
     heatmap = quadratic(2.2, 1.9, 0.3).requires_grad_()
     assert torch.autograd.gradcheck(lambda scores: refine_keypoints(scores, CENTRE), heatmap)
@@ -127,10 +167,14 @@ def test_dynamo() -> None:
         ((torch.zeros(2, 1, 5, 5), CENTRE), "keypoints"),
         ((torch.zeros(1, 1, 5, 5), CENTRE, torch.ones(1, 1, 5, 5)), "mask"),
         ((torch.zeros(1, 1, 5, 5), CENTRE, torch.ones(1, 1, 4, 5, dtype=torch.bool)), "mask"),
+        ((torch.zeros(1, 1, 5, 5), CENTRE > 0), "keypoints"),
+        ((torch.zeros(1, 1, 5, 5), CENTRE + 0j), "keypoints"),
+        ((torch.zeros(1, 1, 5, 5), CENTRE.numpy()), "keypoints"),
+        ((torch.zeros(1, 1, 5, 5), CENTRE.to("meta")), "keypoints"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: tuple[Tensor, ...], name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must"):
+    with pytest.raises((ValueError, TypeError), match=f"^{name} must"):
         refine_keypoints(*arguments)
 
 

@@ -180,8 +180,11 @@ class TestDetector:
     @pytest.mark.parametrize(
         ("make", "arguments", "message"),
         [
+            ({}, {"max_memory": "4"}, "max_memory must be a number, got str '4'"),
+            ({}, {"statistics": "some"}, "statistics must be 'exact' or 'sampled', got 'some'"),  # without tiles too
+            ({}, {"progress": 3}, "progress must be callable or None, got int"),
             ({}, {"max_memory": 0}, "max_memory must be a positive number of GB, got 0"),
-            ({}, {"max_memory": float("nan")}, "max_memory must be a positive number of GB, got nan"),
+            ({}, {"max_memory": float("nan")}, "max_memory must be a number, got nan"),
             ({"norm": "valid"}, {"max_memory": 1}, "max_memory needs norm='instance', got 'valid'"),
             ({"unet": nn.Conv2d(3, 129, 1)}, {"max_memory": 1}, "max_memory needs the network of disk_ops.model"),
             ({"unet": UNet(size=3)}, {"max_memory": 1}, "max_memory needs the network of disk_ops.model"),
@@ -195,7 +198,7 @@ class TestDetector:
     def test_exception(self, images, device, make, arguments, message):
         if "mask" in arguments:
             arguments = {**arguments, "mask": arguments["mask"].to(device)}
-        with pytest.raises((ValueError, RuntimeError), match=message):
+        with pytest.raises((ValueError, RuntimeError, TypeError), match=message):
             DISKDetector(**make).to(device)(images, **arguments)
 
 

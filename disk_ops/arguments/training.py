@@ -27,7 +27,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="a TOML file, or a preset: paper, photos-small, photos-general, photos-general-2, photos-gpu (default "
+        help="a TOML file, or a preset: paper, photos-small, photos-general, photos-rotation, photos-gpu (default "
         "with --resume: that of FOLDER)",
     )
     parser.add_argument(

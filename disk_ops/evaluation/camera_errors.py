@@ -13,6 +13,7 @@ Array = npt.NDArray[np.float64]
 
 MINIMUM_CAMERAS = 3
 """With fewer there is no alignment."""
+_LINE = 1e-3  # cameras whose positions spread less across their line than this part of its length are on it
 
 
 class Similarity(NamedTuple):
@@ -40,6 +41,8 @@ def camera_errors(
 ) -> CameraErrors | None:
     """Align reconstructed cameras ``x_cam = R X + t`` to the true ones by their positions, and compare.
 
+    Positions on one line say nothing of the rotation around it: then the rotations of the cameras decide on it.
+
     Returns:
         The errors; None with fewer than ``MINIMUM_CAMERAS`` cameras, or if either ones are all in one place.
     """
@@ -48,7 +51,10 @@ def camera_errors(
     true_centres = camera_centres(true_rotations, true_t)
     if len(centres) != len(true_centres):
         raise ValueError(f"R must have as many cameras as true_R ({len(true_centres)}), got {len(centres)}")
-    similarity = align(centres, true_centres) if len(centres) >= MINIMUM_CAMERAS else None
+    frame = None
+    if min(_across(centres), _across(true_centres)) < _LINE:
+        frame = _nearest_rotation(np.einsum("nji,njk->ik", true_rotations, rotations))
+    similarity = align(centres, true_centres, frame) if len(centres) >= MINIMUM_CAMERAS else None
     if similarity is None:
         return None
     aligned = similarity.scale * centres @ similarity.rotation.T + similarity.translation
@@ -61,8 +67,12 @@ def camera_errors(
 def align(
     points: npt.ArrayLike,  # [N, 3]
     targets: npt.ArrayLike,  # [N, 3]
+    rotation: npt.ArrayLike | None = None,  # [3, 3]
 ) -> Similarity | None:
-    """The similarity from points to targets of least squares (Umeyama, 1991); None if all are in one place."""
+    """The similarity from points to targets of least squares (Umeyama, 1991); None if all are in one place.
+
+    With ``rotation`` that is given, and only scale and translation are found.
+    """
     source, target = np.asarray(points, np.float64), np.asarray(targets, np.float64)
     source_mean, target_mean = source.mean(axis=0), target.mean(axis=0)
     centred, target_centred = source - source_mean, target - target_mean
@@ -70,11 +80,22 @@ def align(
     # Rounding of the mean leaves something of points that are equal.
     if variance <= 1e-20 * float((source**2).sum()) or target_variance <= 1e-20 * float((target**2).sum()):
         return None
-    U, singular, Vt = np.linalg.svd(target_centred.T @ centred)
-    signs = np.array([1.0, 1.0, np.sign(np.linalg.det(U) * np.linalg.det(Vt))])  # never a reflection
-    rotation = (U * signs) @ Vt
-    scale = float((singular * signs).sum() / variance)
-    return Similarity(scale, rotation, target_mean - scale * rotation @ source_mean)
+    products = target_centred.T @ centred
+    found = _nearest_rotation(products) if rotation is None else np.asarray(rotation, np.float64)
+    scale = float((found * products).sum() / variance)
+    return Similarity(scale, found, target_mean - scale * found @ source_mean)
+
+
+def _nearest_rotation(matrix: Array) -> Array:
+    """The rotation ``[3, 3]`` that a matrix is nearest to; never a reflection."""
+    U, _, Vt = np.linalg.svd(matrix)
+    return np.asarray((U * [1.0, 1.0, np.sign(np.linalg.det(U) * np.linalg.det(Vt))]) @ Vt)
+
+
+def _across(points: Array) -> float:
+    """How far points ``[N, 3]`` spread across the line that fits them best, as a part of how far along it."""
+    spread = np.linalg.svd(points - points.mean(axis=0), compute_uv=False) if len(points) else np.zeros(0)
+    return float(spread[1] / spread[0]) if len(spread) > 1 and spread[0] > 0 else 0.0
 
 
 def camera_centres(

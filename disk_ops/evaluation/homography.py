@@ -19,15 +19,10 @@ from torch import Tensor
 from disk_ops.evaluation.features import Extractor, Features, mutual_matches
 from disk_ops.evaluation.homography_sets import HomographySet, Matrix
 from disk_ops.io.images import Size, downscale, limited_size, size_of, to_rgb_float
+from disk_ops.scenes.cameras import scaling
 
 THRESHOLDS = tuple(range(1, 11))
 """Pixels up to which a match counts as correct."""
-
-
-def resize_matrix(original: Size, resized: Size) -> Matrix:
-    """The map ``[3, 3]`` from pixels of an image to those of its resized copy; pixel centres are integers."""
-    sx, sy = resized[0] / original[0], resized[1] / original[1]
-    return np.array([[sx, 0, 0.5 * sx - 0.5], [0, sy, 0.5 * sy - 0.5], [0, 0, 1]])
 
 
 def warp(
@@ -136,6 +131,14 @@ class PairAccuracy:
         """The paper's AUC(5 px): the mean over 1 to 5 pixels."""
         return sum(self.accuracy[:5]) / 5
 
+    @property
+    def fscore5(self) -> float:
+        """The F-score of correct matches, mean over 1 to 5 pixels: unlike the accuracy it falls with lost ones, too.
+
+        What could be found are the features of the image that has fewer.
+        """
+        return 2 * self.matches * self.auc5 / max(1, self.matches + min(self.features))
+
 
 def pair_accuracy(
     features1: Features,
@@ -178,7 +181,7 @@ def read_views(homography_set: HomographySet, max_size: int | None = 1024) -> It
         homography = homography_set.read_homography(index)
         pixels = homography_set.read_pixels(index)
         size = limited_size(size_of(pixels), max_size)
-        to_resized = resize_matrix(size_of(pixels), size)
+        to_resized = scaling(size_of(pixels), size)
         if index == 0:
             from_reference = np.asarray(np.linalg.inv(to_resized), np.float64)
         image = torch.from_numpy(to_rgb_float(downscale(pixels, size)))

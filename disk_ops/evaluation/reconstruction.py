@@ -30,7 +30,6 @@ import torch
 from disk_ops.evaluation.camera_errors import camera_errors
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher
-from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.methods import Method
 from disk_ops.evaluation.protocol import (
     Cell,
@@ -48,6 +47,7 @@ from disk_ops.evaluation.protocol import (
 from disk_ops.evaluation.reconstruction_figures import landmark_pictures, pack_flags, reconstruction_plots
 from disk_ops.evaluation.reconstruction_scenes import Scene, TrueCamera
 from disk_ops.io.images import ImageError, Size, downscale, limited_size, read_image, size_of, to_original, to_rgb_float
+from disk_ops.scenes.cameras import scaling
 from disk_ops.sfm import (
     CameraOptions,
     ExifCameras,
@@ -177,7 +177,8 @@ class ReconstructionProtocol(Protocol):
         ]
         if len(names) > 1:
             compared, lost = comparable(records)
-            note = f"Means over the scenes, of those values that there are.{left_out(lost, 'scenes')} {_NOTE}"
+            compared = _known_for_all(compared)
+            note = f"Means over the scenes where all methods have a value.{left_out(lost, 'scenes')} {_NOTE}"
             tables.append(Table("all scenes", _COLUMNS, _rows(compared), note, _BEST))
         return tables
 
@@ -219,7 +220,7 @@ def _extract(path: Path, name: str, max_size: int | None, method: Method, n: int
 def _intrinsics(scene: Scene, sizes: dict[str, Size]) -> dict[str, np.ndarray]:
     """K ``[3, 3]`` of each image, for pixels of its file."""
     return {
-        name: camera.K if camera.size is None else resize_matrix(camera.size, sizes[name]) @ camera.K
+        name: camera.K if camera.size is None else scaling(camera.size, sizes[name]) @ camera.K
         for name, camera in scene.cameras.items()
         if name in sizes
     }
@@ -286,6 +287,15 @@ def _rows(records: Sequence[Record]) -> list[tuple[Cell, ...]]:
         means = [(mean(record[key] for record in group), factor) for _, key, factor, _ in _SHOWN]
         rows.append((method, n, *(_whole(value, factor) for value, factor in means)))
     return rows
+
+
+def _known_for_all(records: Sequence[Record]) -> list[Record]:
+    """The records, without the values of a scene that some method lacks: or to fail there would better its mean."""
+    lacking = {(record["item"], key) for record in records for _, key, _, _ in _SHOWN if record[key] is None}
+    return [
+        {key: None if (record["item"], key) in lacking else value for key, value in record.items()}
+        for record in records
+    ]
 
 
 def _whole(value: float | None, factor: float) -> float | int | None:

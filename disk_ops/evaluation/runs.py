@@ -26,7 +26,7 @@ from disk_ops.io.output import whole_file
 
 CACHE = "cache"
 """Folder of the records of items, in the folder of results."""
-CACHE_VERSION = 2  # to be raised when records of equal settings mean something else
+CACHE_VERSION = 3  # to be raised when records of equal settings mean something else
 RATIOS: tuple[float | None, ...] = (None, 0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Thresholds of the ratio test that :func:`choose_ratios` tries. Of equally good ones it takes the first."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from disk_ops.model import UNet
 from disk_ops.onnx.graph import Graph, onnx
 from disk_ops.onnx.heads import Maxima, best_maxima, convolve_to_one, describe
 from disk_ops.onnx.network import convolution_weights, features
+from disk_ops.ops._arguments import check_integer, check_number, check_positive_integer
+from disk_ops.ops.nms import check_maxima
 
 INPUT = "image"
 OUTPUTS = ("keypoints", "scores", "descriptors")
@@ -54,7 +55,8 @@ def make_model(
         metadata: kept in the file, beside the arguments; what isn't a string becomes JSON.
 
     Raises:
-        ValueError: an argument has a wrong value, or the detector can't be exported; the message says what came.
+        ValueError, TypeError: an argument has a wrong value or type, or the detector can't be exported; the message
+            says what came.
     """
     unet = _check(detector, n, window_size, score_threshold, border, size)
     border = window_size // 2 if border is None else border
@@ -122,15 +124,12 @@ def _check(
         raise ValueError(f"detector must have the network of disk_ops.model, got {type(detector.unet).__name__}")
     if detector.norm != "instance":
         raise ValueError(f"detector must have norm='instance' to be exported, got {detector.norm!r}")
-    if n < 1:
-        raise ValueError(f"n must be a positive integer, got {n}")
-    if window_size < 1 or window_size % 2 == 0:
-        raise ValueError(f"window_size must be an odd positive integer, got {window_size}")
-    if math.isnan(score_threshold):
-        raise ValueError("score_threshold must be a number, got nan")
-    if border is not None and border < 0:
-        raise ValueError(f"border must be 0 or more pixels, got {border}")
-    if size is not None and min(size) < 1:
+    check_positive_integer("n", n)
+    check_maxima(n, window_size, score_threshold, border)
+    check_number("score_threshold", score_threshold)
+    for side in size or ():
+        check_integer("size", side)
+    if size is not None and (len(size) != 2 or min(size) < 1):
         raise ValueError(f"size must be a width and a height of at least 1 pixel, got {size}")
     return detector.unet
 

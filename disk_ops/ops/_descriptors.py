@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_tensor
 from disk_ops.ops._dtypes import DTYPES
 
 
@@ -13,6 +14,8 @@ def check_descriptors(
     desc2: Tensor,  # [M, D] or [B, M, D]
 ) -> None:
     """Raise for descriptors that don't go together."""
+    check_tensor("desc1", desc1)
+    check_tensor("desc2", desc2)
     if desc1.ndim not in (2, 3):
         raise ValueError(f"desc1 must have shape [N, D] or [B, N, D], got {list(desc1.shape)}")
     if desc1.dtype not in DTYPES:
@@ -35,6 +38,7 @@ def check_valid(
     """Raise for flags that aren't those of the descriptors' rows."""
     if valid is None:
         return
+    check_tensor(name, valid)
     if valid.shape != desc.shape[:-1]:
         raise ValueError(f"{name} must have shape {list(desc.shape[:-1])}, got {list(valid.shape)}")
     if valid.dtype != torch.bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import disk_ops.ops._block_fakes  # registers shapes  # noqa: F401
 from disk_ops import _library, reference_blocks
+from disk_ops.ops._block_arguments import check_block, check_kernel, check_keypoints
 from disk_ops.ops._block_autograd import LANES, BlockActivation, ConvBlock
 from disk_ops.ops._derivatives import has_tangent
 from disk_ops.ops._dtypes import HALF_TYPES, as_autocast, autocast_dtype
@@ -52,7 +53,7 @@ def conv_block(
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
-        weight: shape :math:`(K, C_1 + C_2, k, k)`.
+        weight: shape :math:`(K, C_1 + C_2, k, k)`, k odd, of the dtype of ``x`` like all that follows.
         bias: shape :math:`(K)`.
         skip: joined after resampling, shape :math:`(B, C_2, H, W)`.
         slope: of negative values in PReLU, shape :math:`(C_1 + C_2)`; ``None``: neither norm nor gate.
@@ -70,6 +71,8 @@ def conv_block(
         >>> conv_block(x, torch.rand(32, 32, 5, 5), torch.rand(32), skip, torch.rand(32), "up").shape
         torch.Size([1, 32, 8, 8])
     """
+    check_kernel(weight, bias)
+    check_block(x, weight=weight, bias=bias, skip=skip, slope=slope)
     x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     missing = -len(weight) % LANES if x.device.type == "cpu" else 0
     if missing and len(weight) > 1 and _convolves(x, weight[:1], bias[:1], skip, slope, resample):
@@ -110,6 +113,7 @@ def block_activation(
         >>> torch.allclose(block_activation(x, resample="pool"), torch.nn.functional.avg_pool2d(x, 2))
         True
     """
+    check_block(x, skip=skip, slope=slope)
     x, skip, slope = as_autocast(x), as_autocast(skip), as_autocast(slope)
     if not has_kernel(x, skip, slope):
         norm = None if slope is None else reference_blocks.block_norm(x, skip, resample)
@@ -147,6 +151,7 @@ def block_norm(
         >>> torch.allclose(mean[0], torch.nn.functional.avg_pool2d(x, 2)[0].mean((1, 2)))
         True
     """
+    check_block(x, skip=skip)
     x, skip = as_autocast(x), as_autocast(skip)
     if has_kernel(x, skip) and not wants_gradient(x, skip):
         return torch.ops.disk_ops.block_norm(x, skip, resample)
@@ -176,10 +181,10 @@ def block_convolution(
 
     Args:
         x: shape :math:`(B, C_1, h, w)`; any memory format, fastest in channels-last, which results are in.
-        weight: shape :math:`(K, C_1 + C_2, k, k)`.
+        weight: shape :math:`(K, C_1 + C_2, k, k)`, k odd, of the dtype of ``x`` like all that follows but ``norm``.
         bias: shape :math:`(K)`.
         skip: shape :math:`(B, C_2, H, W)`.
-        norm: :math:`\mu` and :math:`f` of :func:`block_norm`; ``None``: no norm.
+        norm: :math:`\mu` and :math:`f` of :func:`block_norm`, float32 at least; ``None``: no norm.
         slope: of negative values in PReLU, shape :math:`(C_1 + C_2)`; ``None``: no gate.
         resample: see :func:`block_norm`.
 
@@ -194,6 +199,8 @@ def block_convolution(
         >>> block_convolution(x, weight, bias, norm=block_norm(x, resample="pool"), resample="pool").shape
         torch.Size([1, 32, 4, 4])
     """
+    check_kernel(weight, bias)
+    check_block(x, weight=weight, bias=bias, skip=skip, slope=slope)
     x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     gradient = wants_gradient(x, weight, bias, skip, norm, slope)
     if not gradient and _convolves(x, weight, bias, skip, slope, resample, norm):
@@ -231,6 +238,8 @@ def block_patches(
         >>> torch.equal(patches[0, 0], x[0, :, 2:7, 1:6])
         True
     """
+    check_block(x, skip=skip, slope=slope)
+    check_keypoints(keypoints)
     x, skip, slope = as_autocast(x), as_autocast(skip), as_autocast(slope)
     if has_kernel(x, skip, slope, norm=norm) and not wants_gradient(x, skip, norm, slope):
         return torch.ops.disk_ops.block_patches(x, keypoints, skip, norm, slope, resample)
@@ -270,6 +279,9 @@ def describe_block(
         >>> describe_block(x, weight, bias, torch.tensor([[[3, 4], [7, 0]]])).shape
         torch.Size([1, 2, 32])
     """
+    check_kernel(weight, bias, _SIZE)
+    check_block(x, weight=weight, bias=bias, skip=skip, slope=slope)
+    check_keypoints(keypoints)
     x, weight, bias, skip, slope = _cast(x, weight, bias, skip, slope)
     each = []
     for some in keypoints.split(_PATCHES, dim=1):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_tensor
 from disk_ops.ops._derivatives import no_second_derivative, refuse_tangents
 from disk_ops.ops._dtypes import as_autocast
 
@@ -49,6 +50,8 @@ def describe(
         >>> torch.allclose(descriptors[0, 1], dense[0, :, 7, 3], atol=1e-6)
         True
     """
+    for name, tensor in (("activation", activation), ("weight", weight), ("bias", bias), ("keypoints", keypoints)):
+        check_tensor(name, tensor)
     refuse_tangents("describe", activation, weight, bias)
     activation, weight, bias = (as_autocast(tensor) for tensor in (activation, weight, bias))
     _check(activation, weight, bias, keypoints)

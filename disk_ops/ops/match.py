@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_number, check_positive, check_tensor
 from disk_ops.ops._derivatives import refuse_tangents
 from disk_ops.ops._descriptors import check_descriptors, check_valid
 from disk_ops.ops._dtypes import at_least_float32
@@ -44,7 +45,7 @@ class MatchGeometry:
         rule: what epipolar consistency excuses.
 
     Raises:
-        ValueError: an argument has a wrong value, or none of the geometries is given.
+        ValueError, TypeError: an argument has a wrong type or value, or none of the geometries is given.
 
     Example:
         >>> keypoints = torch.tensor([[1.0, 2.0], [8.0, 9.0]])
@@ -67,6 +68,13 @@ class MatchGeometry:
         """Check what doesn't depend on the descriptors."""
         if self.rule not in ("paper", "official"):
             raise ValueError(f"rule must be 'paper' or 'official', got {self.rule!r}")
+        for name in ("keypoints1", "keypoints2"):
+            check_tensor(name, getattr(self, name))
+        for name in ("warped1", "warped2", "fundamental"):
+            if getattr(self, name) is not None:
+                check_tensor(name, getattr(self, name))
+        for name in ("epsilon", "lambda_tp", "lambda_fp"):
+            check_number(name, getattr(self, name))
         if not self.epsilon > 0:
             raise ValueError(f"epsilon must be a positive number of pixels, got {self.epsilon}")
         if (self.warped1 is None) != (self.warped2 is None):
@@ -130,7 +138,8 @@ def match_statistics(
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`, float16, bfloat16, float32 or float64.
         desc2: descriptors of shape :math:`(M, D)` or :math:`(B, M, D)`, of the same dtype, device and rank.
-        inverse_temperature: :math:`\theta`, a number or a tensor of one element.
+        inverse_temperature: :math:`\theta`, a number above 0 or a tensor of one element, whose value isn't looked at
+            (that would wait for a GPU): NaN and infinity give NaN, and below 0 far descriptors match.
         valid1: bool, rows that are no padding.
         valid2: the same for ``desc2``.
 
@@ -170,7 +179,8 @@ def mutual_softmax(
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`.
         desc2: descriptors of shape :math:`(M, D)` or :math:`(B, M, D)`, of the same dtype, device and rank.
-        inverse_temperature: :math:`\theta`, a number or a tensor of one element.
+        inverse_temperature: :math:`\theta`, a number above 0 or a tensor of one element, whose value isn't looked at
+            (that would wait for a GPU): NaN and infinity give NaN, and below 0 far descriptors match.
         valid1: rows that are no padding; others have probability 0.
         valid2: the same for ``desc2``.
         return_log: return :math:`\log P` instead (-inf where there is no match).
@@ -217,7 +227,8 @@ def expected_reward(
     Args:
         desc1: descriptors of shape :math:`(N, D)` or :math:`(B, N, D)`.
         desc2: descriptors of shape :math:`(M, D)` or :math:`(B, M, D)`, of the same dtype, device and rank.
-        inverse_temperature: :math:`\theta`, a number or a tensor of one element.
+        inverse_temperature: :math:`\theta`, a number above 0 or a tensor of one element, whose value isn't looked at
+            (that would wait for a GPU): NaN and infinity give NaN, and below 0 far descriptors match.
         reward: the reward of every match, or a :class:`MatchGeometry` that the kernel evaluates pair by pair.
         valid1: rows that are no padding.
         valid2: the same for ``desc2``.
@@ -248,6 +259,7 @@ def expected_reward(
 def _temperature(inverse_temperature: Tensor | float, desc: Tensor) -> Tensor:
     dtype = at_least_float32(desc.dtype)
     if not isinstance(inverse_temperature, Tensor):
+        check_positive("inverse_temperature", inverse_temperature, dtype)
         return torch.full((), float(inverse_temperature), dtype=dtype, device=desc.device)
     if inverse_temperature.numel() != 1:
         raise ValueError(

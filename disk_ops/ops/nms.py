@@ -7,9 +7,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_integer, check_number
 from disk_ops.ops._compat import nms_topk_like_kornia, nms_topk_like_official
 from disk_ops.ops._derivatives import refuse_tangents
-from disk_ops.ops._heatmap import check_heatmap, check_integer
+from disk_ops.ops._heatmap import check_heatmap
 
 
 class LocalMaxima(NamedTuple):
@@ -33,8 +34,8 @@ def nms_topk(
 
     A pixel is a maximum if its value is above ``score_threshold`` and no pixel of the ``window_size`` ×
     ``window_size`` window around it (clipped to the image) is higher, or equal and earlier in raster order. So a
-    plateau keeps its first pixel, and no two maxima share a window. The best ``n`` come first: order is score, then
-    raster. Exactly ``min(n, number of maxima)`` entries of each image are valid. NaN is never a maximum and hides
+    plateau keeps its first pixel, and no maximum lies in another's window. The best ``n`` come first: order is score,
+    then raster. Exactly ``min(n, number of maxima)`` entries of each image are valid. NaN is never a maximum and hides
     none. The time doesn't grow with ``window_size`` beyond its logarithm, and the extra memory is a small multiple of
     the heatmap.
 
@@ -42,8 +43,9 @@ def nms_topk(
 
     Args:
         heatmap: scores of shape :math:`(B, 1, H, W)`, float16, bfloat16, float32 or float64.
-        n: number of columns of the result, at least 1. ``None``: as many as the richest image of the batch has (on
-            CUDA this waits for the device).
+        n: number of columns of the result, at least 1. All are allocated (21 bytes each in float32), even where
+            there are fewer pixels. ``None``: as many as the richest image of the batch has (on CUDA this waits for the
+            device).
         window_size: odd width of the suppression window in pixels.
         score_threshold: a maximum is strictly above it; ``None`` accepts all but -inf.
         border: pixels nearer than this to an edge of the image are never chosen, though they still suppress others.
@@ -67,22 +69,28 @@ def nms_topk(
         >>> maxima.keypoints[maxima.valid].tolist()
         [[5, 2]]
     """
-    _check(heatmap, n, window_size, border, mask)
+    check_heatmap(heatmap, mask)
+    check_integer("border", border)
+    check_maxima(n, window_size, score_threshold, border)
+    score_threshold = None if score_threshold is None else float(score_threshold)
     if compat is not None:
         return LocalMaxima(*_compat(heatmap, n, window_size, score_threshold, border, mask, compat))
     refuse_tangents("nms_topk", heatmap)
     return LocalMaxima(*torch.ops.disk_ops.nms_topk(heatmap, n, window_size, score_threshold, border, mask))
 
 
-def _check(heatmap: Tensor, n: int | None, window_size: int, border: int, mask: Tensor | None) -> None:
-    check_heatmap(heatmap, mask)
-    for name, value in (("n", 1 if n is None else n), ("window_size", window_size), ("border", border)):
-        check_integer(name, value)
+def check_maxima(n: int | None, window_size: int, score_threshold: float | None, border: int | None = None) -> None:
+    """Raise for arguments that :func:`nms_topk` doesn't know; ``border=None`` stands for a default elsewhere."""
+    for name, value in (("n", n), ("window_size", window_size), ("border", border)):
+        if value is not None or name == "window_size":
+            check_integer(name, value)
+    if score_threshold is not None:
+        check_number("score_threshold", score_threshold)
     if n is not None and n <= 0:
         raise ValueError(f"n must be a positive integer or None, got {n}")
     if window_size <= 0 or window_size % 2 == 0:
         raise ValueError(f"window_size must be an odd positive integer, got {window_size}")
-    if border < 0:
+    if border is not None and border < 0:
         raise ValueError(f"border must be 0 or more pixels, got {border}")
 
 

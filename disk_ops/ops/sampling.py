@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from disk_ops.ops._arguments import check_integer
 from disk_ops.ops._derivatives import no_second_derivative, refuse_tangents
-from disk_ops.ops._heatmap import check_heatmap, check_integer
+from disk_ops.ops._heatmap import check_heatmap
 
 MOST_CELL = 64
 _MODES = ("sample", "argmax")

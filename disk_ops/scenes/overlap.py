@@ -66,7 +66,9 @@ def pairs_by_direction(
     max_angle: float,
     max_distance: float,
 ) -> np.ndarray:
-    """Return the pairs ``[P, 2]`` of cameras that look in about the same direction.
+    """Return the pairs ``[P, 2]`` of cameras in different places that look in about the same direction.
+
+    Cameras in one place have no epipolar geometry.
 
     Args:
         R: rotations, world to camera.
@@ -77,6 +79,8 @@ def pairs_by_direction(
     cosine = R[:, 2] @ R[:, 2].T
     centres = -(R.transpose(0, 2, 1) @ t[:, :, None])[:, :, 0]
     near = cosine >= np.cos(np.deg2rad(max_angle)) - 1e-12
+    distances = np.linalg.norm(centres[:, None] - centres, axis=2)
+    near &= distances > 1e-6 * distances.max(initial=0)
     if max_distance > 0:
-        near &= np.linalg.norm(centres[:, None] - centres, axis=2) <= max_distance
+        near &= distances <= max_distance
     return np.argwhere(np.triu(near, 1))

@@ -10,16 +10,25 @@ from torch import Tensor
 
 from disk_ops import buffers
 from disk_ops._images import check_images, repeat_channel
-from disk_ops._keypoints import find_maxima, positions
+from disk_ops._keypoints import positions
 from disk_ops.features import DISKFeatures
 from disk_ops.model import UNet
 from disk_ops.ops import block_convolution, describe_block, nms_topk
+from disk_ops.ops.nms import check_maxima
 from disk_ops.tiled.boxes import Box, tiles
 from disk_ops.tiled.memory import Limit
 from disk_ops.tiled.network import TiledNetwork
 
 Progress = Callable[[int, int], None]
 _SAMPLED = 8  # with sampled statistics, every so many tiles count
+
+
+def check_tiling(statistics: str, progress: Progress | None) -> None:
+    """Raise for arguments of the detector that only images in tiles need, whether or not there are tiles."""
+    if statistics not in ("exact", "sampled"):
+        raise ValueError(f"statistics must be 'exact' or 'sampled', got {statistics!r}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be callable or None, got {type(progress).__name__}")
 
 
 class Best:
@@ -84,9 +93,12 @@ def detect_tiled(
         sampled: take the statistics of norms from every eighth tile only.
         progress: is called with the number of tiles gone through, and of all.
         subpixel: refine keypoints between pixels.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, dtype, device or value; the message names it.
     """
     check_images(images, next(unet.parameters()), unet.in_channels)
-    find_maxima(images.new_zeros(1, 1, 1, 1), n, window_size, score_threshold, None, border)  # refuses wrong arguments
+    check_maxima(n, window_size, score_threshold, border)
     border, results = window_size // 2 if border is None else border, []
     with buffers.at_most(limit.buffers):
         for i, image in enumerate(images):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from disk_ops.model import UNet
+from disk_ops.ops._arguments import check_number
 from disk_ops.ops.blocks import has_kernel, wants_gradient
 
 # Peak memory of the network per pixel in float32, measured at 1024 x 1024 (python/benchmarks/bench_detector.py): with
@@ -67,10 +68,12 @@ def limit_for(
     """How to compute images within ``max_memory`` GB, or half of what is free; None: at once.
 
     Raises:
-        ValueError: ``max_memory`` is not positive, or is given where there is no other way than at once.
+        TypeError, ValueError: ``max_memory`` is no positive number, or given where there is no other way than at once.
     """
-    if max_memory is not None and not max_memory > 0:
-        raise ValueError(f"max_memory must be a positive number of GB, got {max_memory}")
+    if max_memory is not None:
+        check_number("max_memory", max_memory)
+        if max_memory <= 0:
+            raise ValueError(f"max_memory must be a positive number of GB, got {max_memory}")
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.ndim != 4:
         return None
     reason = _why_at_once(images, unet, norm)

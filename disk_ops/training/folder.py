@@ -110,7 +110,7 @@ def write_config(config: TrainingConfig, path: Path) -> None:
 
 def stored_config(folder: Path, report: Callable[[str], None]) -> TrainingConfig | None:
     """The settings of the training in a folder, from its last checkpoint."""
-    content = load_checkpoint(folder, report, _STATE) if folder.is_dir() else None
+    content = load_checkpoint(folder, report, _STATE, only_look=True) if folder.is_dir() else None
     return None if content is None else config_from_mapping(content["config"])
 
 
@@ -170,6 +170,11 @@ def _changes(name: str, now: Any, before: Any) -> list[str]:
 
 
 def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a source decides on its samples: where it lies doesn't, but posed scenes are known by their name."""
+    """What of a source decides on its samples: where it lies doesn't, but posed scenes are known by their name.
+
+    Where depth maps lie doesn't, but whether there are any does: they change the reward.
+    """
     fixed = {key: value for key, value in source.items() if key not in _FREE_SOURCE}
+    if "depth" in source:
+        fixed["depth"] = bool(source["depth"])
     return fixed if source["kind"] == "photos" else {**fixed, "name": Path(source["path"]).name}

@@ -12,7 +12,7 @@ import io
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -36,6 +36,8 @@ _SMOOTHING = 0.05  # weight of the newest step in what the bar shows
 
 Row = dict[str, str]
 
+Pictures = Mapping[str, npt.NDArray[np.uint8]]  # each [H, W, 3] RGB
+
 
 class NullLog:
     """A log that tells nothing: for processes other than the first, and for use as a library."""
@@ -54,8 +56,8 @@ class NullLog:
     def validation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Tell the result of a validation after ``step`` steps."""
 
-    def pictures(self, step: int, pictures: Mapping[str, npt.NDArray[np.uint8]]) -> None:  # each [H, W, 3] RGB
-        """Show pictures."""
+    def pictures(self, step: int, make: Callable[[], Pictures]) -> None:
+        """Show pictures, which are only made where they are shown."""
 
     def note(self, text: str) -> None:
         """Tell the user something."""
@@ -147,11 +149,11 @@ class TrainingLog(NullLog):
             self._writer.flush()
         self._progress.validation(step, float(metrics.get("score", math.nan)))
 
-    def pictures(self, step: int, pictures: Mapping[str, npt.NDArray[np.uint8]]) -> None:  # each [H, W, 3] RGB
-        """Show pictures in TensorBoard."""
+    def pictures(self, step: int, make: Callable[[], Pictures]) -> None:
+        """Show pictures in TensorBoard, which are only made where there is one."""
         if self._writer is None:
             return
-        for name, picture in pictures.items():
+        for name, picture in make().items():
             try:
                 self._writer.add_image(name, picture, step, dataformats="HWC")
             except ImportError as error:  # Pillow encodes them

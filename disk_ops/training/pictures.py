@@ -147,9 +147,8 @@ def training_pictures(
     pictures: dict[str, Picture] = {}
     for image, mask in zip(sample.images, sample.mask, strict=True):  # one by one: no more memory than a step takes
         pixels = image[None].to(weight.device, weight.dtype) / 255
-        heatmap, _ = detector.heatmap_and_dense_descriptors(pixels)
         if not features:
-            pictures["heatmap"] = heatmap_picture(image, heatmap[0])
+            pictures["heatmap"] = heatmap_picture(image, detector.heatmap_and_dense_descriptors(pixels)[0][0])
         features += detector(pixels, n=n, mask=mask[None].to(weight.device))
     for i, j in combinations(range(len(features)), 2):
         idxs = MutualNearestNeighbor()(features[i].descriptors, features[j].descriptors)[1]

@@ -18,7 +18,7 @@ from disk_ops.training.folder import CONFIG, LAST, Existing, check_folder, clear
 from disk_ops.training.logs import TrainingLog
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.trainer import Outcome, Trainer
-from disk_ops.training.validation import SourceSamples, Validator
+from disk_ops.training.validation import Report, SourceSamples, Validator
 
 
 def train(
@@ -57,33 +57,17 @@ def train(
     if group.size > config.data.batch_size:
         report(f"data.batch_size is {config.data.batch_size}, so only as many of the {group.size} processes have work")
     with contextlib.ExitStack() as stack:
-
-        def open_all() -> tuple[Data, SourceSamples]:
-            data = open_data(config, report)
-            samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
-            if group.is_main:
-                samples.check()
-            return data, samples
-
-        data, samples = group.all_or_none(open_all)
-
-        def take_folder() -> dict[str, Any] | None:
-            if not group.is_main:
-                return None
-            check_folder(folder, existing)
-            stack.enter_context(locked(folder))
-            return read_previous(config, folder, report) if existing == "resume" else None
-
-        previous = group.broadcast(group.all_or_none(take_folder))
+        data, samples = group.all_or_none(lambda: _open(config, group, report))
+        previous = group.all_or_none(lambda: _take(config, folder, existing, stack, report) if group.is_main else None)
+        previous = group.broadcast(previous)
         start = 0 if previous is None else previous["step"]
         validator = Validator(samples, n=config.validation.n, report=report) if data.validation else None
         trainer = Trainer(config, folder, group, validator=validator, sources=data.sizes, previous=previous)
         if group.is_main:
             if existing == "overwrite":
                 clear(folder)
-            trainer.log = stack.enter_context(
-                TrainingLog(folder, config.steps, start, quiet, every=config.checkpoint.log_every)
-            )
+            log = TrainingLog(folder, config.steps, start, quiet, every=config.checkpoint.log_every)
+            trainer.log = stack.enter_context(log)
             write_config(config, folder / CONFIG)
         batches = load_batches(
             data.stages(config),
@@ -98,6 +82,24 @@ def train(
         if outcome.finished and group.is_main:
             trainer.export(folder / LAST, outcome.step)
         return outcome
+
+
+def _open(config: TrainingConfig, group: Group, report: Report) -> tuple[Data, SourceSamples]:
+    """The data, and the samples for validation, of which one of each source is tried."""
+    data = open_data(config, report)
+    samples = SourceSamples(data.validation, config.validation.samples, config.seed, report)
+    if group.is_main:
+        samples.check()
+    return data, samples
+
+
+def _take(
+    config: TrainingConfig, folder: Path, existing: Existing, stack: contextlib.ExitStack, report: Report
+) -> dict[str, Any] | None:
+    """Lock the folder for as long as the stack lives; return the checkpoint to go on from, if any."""
+    check_folder(folder, existing)
+    stack.enter_context(locked(folder))
+    return read_previous(config, folder, report) if existing == "resume" else None
 
 
 def join_training(config: TrainingConfig) -> Group:

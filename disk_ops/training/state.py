@@ -51,22 +51,26 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int)
     return path
 
 
-def load_checkpoint(folder: Path, report: Callable[[str], None], needed: Collection[str] = ()) -> dict[str, Any] | None:
+def load_checkpoint(
+    folder: Path, report: Callable[[str], None], needed: Collection[str] = (), *, only_look: bool = False
+) -> dict[str, Any] | None:
     """Read the last checkpoint, or the one before it where it is damaged or lacks a key; None where there is none.
 
     Nothing in a checkpoint is executed. Raises `StateError` where there are only damaged ones, those of earlier calls
-    included, and where one can't be read for a reason that is not in the file.
+    included, and where one can't be read for a reason that is not in the file. Damaged ones are renamed, unless it is
+    called to ``only_look``, as without the folder's lock.
     """
     for path in reversed(_checkpoints(folder)):
         try:
             content = _read(path, needed)
         except _Damaged as error:
-            damaged = path.rename(path.with_suffix(".damaged"))  # or it would count as the newest for ever
-            report(f"{path} can't be read ({error}) and is {damaged.name} now; trying the one before")
+            if not only_look:
+                damaged = path.rename(path.with_suffix(".damaged"))  # or it would count as the newest for ever
+                report(f"{path} can't be read ({error}) and is {damaged.name} now; trying the one before")
             continue
         return content
     place = checkpoint_folder(folder)
-    damaged_ones = len(list(place.glob("step-*.damaged")))
+    damaged_ones = len(list(place.glob("step-*.damaged"))) + len(_checkpoints(folder))
     if damaged_ones:
         raise StateError(
             f"none of the {damaged_ones} checkpoints in {place} can be read: use --overwrite to begin afresh"

@@ -38,6 +38,7 @@ from disk_ops.training.supervision import PairRewards
 from disk_ops.training.validation import Validator
 
 _TALLY = ("loss", "reward", "matches", "correct", "judged", "keypoints", "cells", "images", "pairs")
+_SCORED_BY = "fscore5"  # to be changed when scores of equal settings mean something else
 _SAMPLING = 2  # stream of random numbers, beside those of the data
 
 
@@ -112,9 +113,9 @@ class Trainer:
                 last = stop or step == config.steps
                 if last or self.validation_due(step) or _due(step, config.checkpoint.every):
                     self.save(step)
-                self.validate_if_due(step)
-                if stop:
+                if stop and step < config.steps:  # what goes on from here validates first
                     break
+                self.validate_if_due(step)
         return Outcome(step, step == config.steps, self.best)
 
     def step(self, step: int, batch: Sequence[Loaded], stop: bool = False, waited: float = 0.0) -> bool:
@@ -241,7 +242,7 @@ class Trainer:
             with self.log.paused():
                 self.metrics = self.validator(self.result)
                 self.log.validation(step, self.metrics)
-                self.log.pictures(step, self._pictures(step))
+                self.log.pictures(step, lambda: self._pictures(step))
             if self.metrics["score"] > self.best:
                 self.best = self.metrics["score"]
                 self.export(self.folder / BEST, step)
@@ -278,6 +279,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "best": self.best,
+            "scored_by": _SCORED_BY,
             "validated": self.validated,
             "metrics": dict(self.metrics),
             "skipped": [self.skipped.total, self.skipped.in_a_row],
@@ -292,7 +294,9 @@ class Trainer:
         self.optimizer.load_state_dict(content["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(content["average"])
-        self.best, self.start, self.metrics = content["best"], content["step"], content["metrics"]
+        self.start, self.metrics = content["step"], content["metrics"]
+        if content.get("scored_by") == _SCORED_BY:
+            self.best = content["best"]
         self.validated = content.get("validated", self.start)  # earlier versions saved after validation only
         self.skipped = SkippedSteps(*content["skipped"])
         self.degeneration = Degeneration(content["degeneration"])

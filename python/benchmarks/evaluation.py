@@ -19,7 +19,7 @@ from disk_ops.cli import main as disk_ops
 
 DATA = "../shared/data"  # relative, for the command that reports show
 ALIKED = "kornia:aliked-n16:../shared/weights/other_features/aliked-n16.pth"
-METHODS = ["--method", "disk", "disk+subpixel", "sift", "rootsift", ALIKED]
+METHODS = ["--method", "disk", "disk+subpixel", "disk:rotation", "sift", "rootsift", ALIKED]
 PROTOCOLS = {
     "homography": [f"{DATA}/homography", *METHODS],
     "pose": [f"{DATA}/pose", "--pairs-per-scene", "40", *METHODS],

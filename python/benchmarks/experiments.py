@@ -2,7 +2,7 @@
 
 ``python python/benchmarks/experiments.py [NAME ...] [--photos FOLDER] [--scenes FOLDER] [--output FOLDER]``
 
-All go on from the bundled weights with the preset photos-general-2, shortened, for the same number of view pixels, with
+All go on from the bundled weights with the preset photos-rotation, shortened, for the same number of view pixels, with
 the learning rate down to 0. They are measured on views of the photographs that are held out, never on a test set: AUC5
 (the share of correct matches, averaged over 1 to 5 pixels) of mutual nearest neighbours in four ways of differing. The
 seeds of the first rows tell how far results scatter. What is done already is kept, so this can be interrupted.
@@ -131,10 +131,10 @@ def configured(experiment: Experiment, arguments: argparse.Namespace) -> Trainin
         images = arguments.photos.resolve() / "multiview" / "{scene}"
         settings += [f"source.0.weight={1 - experiment.scenes}", f"source.1.weight={experiment.scenes}"]
         settings += ["reward.supervision=epipolar", f"defaults.scenes.images={images}"]
-    shape = read_config("photos-general-2", data, settings).data
+    shape = read_config("photos-rotation", data, settings).data
     pixels = shape.images * shape.batch_size * shape.width * shape.height
     steps = round(STEPS * 3 * 256**2 / pixels)
-    return read_config("photos-general-2", data, [*settings, f"steps={steps}"])
+    return read_config("photos-rotation", data, [*settings, f"steps={steps}"])
 
 
 def described(experiment: Experiment, config: TrainingConfig) -> Row:

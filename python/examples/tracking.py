@@ -29,10 +29,11 @@ from tqdm import tqdm
 from disk_ops import DISKDetector, DISKLocalFeature, MutualNearestNeighbor
 from disk_ops.arguments.values import positive
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT
-from disk_ops.evaluation.homography import resize_matrix, warp
+from disk_ops.evaluation.homography import warp
 from disk_ops.io.images import Size, limited_size, size_of, to_rgb_float
 from disk_ops.io.inputs import InputError, list_images
 from disk_ops.io.output import OutputError, check_writable, whole_file
+from disk_ops.scenes.cameras import scaling
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3] BGR
 Matrix = npt.NDArray[np.float64]  # [3, 3]
@@ -58,7 +59,7 @@ class PlaneTracker:
         self.tracker = HomographyTracker(matcher, matcher, RANSAC("homography", inl_th=2.0), MIN_INLIERS)
         self.device, self.max_size = next(detector.parameters()).device, max_size
         self.size = size_of(target)
-        self.to_reduced = resize_matrix(self.size, limited_size(self.size, edge))
+        self.to_reduced = scaling(self.size, limited_size(self.size, edge))
         self.last: Matrix | None = None
         self.tracker.set_target(self._image(target, limited_size(self.size, edge)))
         keypoints = int((self.tracker.target_initial_representation["responses"] != 0).sum())  # the rest is padding
@@ -73,7 +74,7 @@ class PlaneTracker:
         for before, scale in tries:
             width, height = limited_size(size_of(frame), self.max_size)
             size = max(1, round(scale * width)), max(1, round(scale * height))
-            image, to_image = self._image(frame, size), resize_matrix(size_of(frame), size)
+            image, to_image = self._image(frame, size), scaling(size_of(frame), size)
             prior = None if before is None else to_image @ before @ np.linalg.inv(self.to_reduced)
             self.tracker.previous_homography = None if prior is None else torch.from_numpy(prior).to(image)
             found, is_found = self.tracker(image)

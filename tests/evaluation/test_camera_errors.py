@@ -55,6 +55,19 @@ def test_equal_cameras_in_another_frame_have_no_error(cameras: tuple[np.ndarray,
     assert errors.extent == pytest.approx(distances.max())
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-4])
+def test_cameras_on_a_line_are_aligned_by_their_rotations(noise: float) -> None:
+    """Positions say nothing of the rotation around the line."""
+    generator = np.random.default_rng(2)
+    R = np.array([rotation([0, 1, 0], 10 * index) for index in range(6)])
+    positions = np.arange(6)[:, None] * np.array([1.0, 2, 3]) + [4, 5, 6]
+    Q, scale, shift = rotation([0, 1, 1], 77), 12.0, np.array([1.0, 2, 3])
+    other_R, moved = R @ Q.T, scale * (positions + noise * generator.normal(size=(6, 3))) @ Q.T + shift
+    errors = camera_errors(other_R, translations(other_R, moved), R, translations(R, positions))
+    assert errors is not None
+    assert errors.positions.max() <= 1e-9 + 5 * noise and errors.rotations.max() < 1e-5
+
+
 def test_a_rotation_of_10_degrees_is_10_degrees(cameras: tuple[np.ndarray, np.ndarray]) -> None:
     R, positions = cameras
     turned = R.copy()

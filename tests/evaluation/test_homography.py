@@ -18,11 +18,11 @@ from disk_ops.evaluation.homography import (
     matching_accuracy,
     pair_accuracy,
     reprojection_errors,
-    resize_matrix,
     summarize,
     warp,
 )
 from disk_ops.evaluation.homography_sets import SetError, find_homography_sets
+from disk_ops.scenes.cameras import scaling
 
 TILTED = np.array([[0.9, 0.1, 5.0], [-0.2, 1.1, 3.0], [1e-3, 2e-3, 1.0]])
 
@@ -106,12 +106,6 @@ class TestGeometry:
             assert warped[0].tolist() == [100.0, 14.0]
             assert warped[1:].isinf().all()
 
-    def test_resizing_keeps_the_corners_of_the_image(self):
-        matrix = resize_matrix((640, 480), (100, 77))
-        corners = torch.tensor([[-0.5, -0.5], [639.5, 479.5], [319.5, 239.5]])
-        expected = torch.tensor([[-0.5, -0.5], [99.5, 76.5], [49.5, 38.0]], dtype=torch.float64)
-        torch.testing.assert_close(warp(corners, matrix), expected)
-
     def test_errors_are_measured_in_image_2(self):
         doubled = np.diag([2.0, 2.0, 1.0])
         first, second = features([[1.0, 1.0], [5.0, 5.0]]), features([[2.0, 5.0], [10.0, 13.0]])
@@ -174,7 +168,7 @@ class TestEvaluateSet:
             seen.append(number)
             homography = truth.get(number, np.eye(3))
             offset = torch.tensor([2.5, 0.0]) if number == 3 else 0  # pixels of the scaled image
-            return features(warp(warp(points, homography), resize_matrix(sizes[number], scaled[number])) + offset)
+            return features(warp(warp(points, homography), scaling(sizes[number], scaled[number])) + offset)
 
         exact, shifted = evaluate_set(found, extract, max_size=40)
         assert seen == [1, 2, 3]

@@ -181,7 +181,8 @@ class TestImc:
         for index in range(count):
             R, t = camera(index)
             with h5py.File(folder / "calibration" / f"calibration_im-{index}.h5", "w") as file:
-                file["K"], file["R"], file["T"] = K, R, t[None]
+                corner = [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]]  # files have the first pixel's corner at 0
+                file["K"], file["R"], file["T"] = K + corner, R, t[None]
 
     def write_lists(self, folder: Path) -> None:
         (folder / "new-vis-pairs").mkdir()
@@ -194,6 +195,8 @@ class TestImc:
         protocol = PoseProtocol(tmp_path)
         records = evaluate(protocol, oracle(project))
         assert len(records) == 3 and max(record["error"] for record in records) < 0.02
+        (pair, *_) = find_pairs(tmp_path)[0]
+        assert np.array_equal(pair.views[0].K, K)  # pixel centres are integers here
         files = [path.name for path in protocol.items()[1].files]
         assert files == ["im-0.png", "im-2.png", "calibration_im-0.h5", "calibration_im-2.h5"]
 

@@ -1,11 +1,11 @@
-"""disk_ops.scenes.cameras: what is refused as a camera."""
+"""disk_ops.scenes.cameras: what is refused as a camera, and K of a resized image."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from disk_ops.scenes.cameras import check_camera
+from disk_ops.scenes.cameras import check_camera, scaling
 
 
 class TestCheckCamera:
@@ -24,3 +24,9 @@ class TestCheckCamera:
         camera = {"K": np.diag([5.0, 5, 1]), "R": np.eye(3), "t": np.zeros(3)}
         assert check_camera(**camera) is None
         assert message in check_camera(**{**camera, **change})
+
+
+def test_resizing_keeps_the_corners_of_the_image():
+    corners = np.array([[-0.5, -0.5, 1], [639.5, 479.5, 1], [319.5, 239.5, 1]])
+    expected = [[-0.5, -0.5, 1], [99.5, 76.5, 1], [49.5, 38.0, 1]]
+    np.testing.assert_allclose(corners @ scaling((640, 480), (100, 77)).T, expected, rtol=1e-12)

@@ -80,10 +80,19 @@ class TestByDirection:
     def test_the_angle_is_that_of_the_optical_axes(self):
         turns = [[0, 0, 0], [0, 0.5, 0], [0, 0, 1.5], [0.6, 0, 0]]  # the third one is turned in the image plane
         R = np.array([cv2.Rodrigues(np.array(turn, float))[0] for turn in turns])
-        t = np.zeros((4, 3))
+        t = -R @ np.array([1.0, 2, 3])[:, None] * np.arange(1, 5)[:, None, None]
+        t = t[:, :, 0]
         assert pairs_by_direction(R, t, 30, 0).tolist() == [[0, 1], [0, 2], [1, 2]]
         assert pairs_by_direction(R, t, 0, 0).tolist() == [[0, 2]]
         assert len(pairs_by_direction(R, t, 180, 0)) == 6
+
+    def test_cameras_in_one_place_are_no_pair(self):
+        """There is no epipolar geometry between them."""
+        R = np.array([cv2.Rodrigues(np.array([0, 0.1 * index, 0]))[0] for index in range(4)])
+        centres = np.array([[3.0, 0, 1], [3, 0, 1], [4, 0, 1], [3, 0, 1]])
+        t = -(R @ centres[:, :, None])[:, :, 0]
+        assert pairs_by_direction(R, t, 30, 0).tolist() == [[0, 2], [1, 2], [2, 3]]
+        assert len(pairs_by_direction(R, np.zeros((4, 3)), 180, 0)) == 0
 
     def test_the_distance_is_that_of_the_cameras(self):
         R = np.array([np.eye(3), cv2.Rodrigues(np.array([0, 0, 1.0]))[0], np.eye(3)])

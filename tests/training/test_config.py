@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from disk_ops.checkpoint import DEFAULT_CHECKPOINT
+from disk_ops import DISKDetector
+from disk_ops.checkpoint import DEFAULT_CHECKPOINT, weights_digest
 from disk_ops.training.config import (
     config_from_mapping,
     config_to_mapping,
@@ -22,10 +23,10 @@ from disk_ops.training.settings import SettingsError
 
 
 def test_presets_are_bundled():
-    assert presets() == ["paper", "photos-general", "photos-general-2", "photos-gpu", "photos-small"]
+    assert presets() == ["paper", "photos-general", "photos-gpu", "photos-rotation", "photos-small"]
 
 
-@pytest.mark.parametrize("preset", ["paper", "photos-general", "photos-general-2", "photos-gpu", "photos-small"])
+@pytest.mark.parametrize("preset", ["paper", "photos-general", "photos-rotation", "photos-gpu", "photos-small"])
 def test_preset_survives_its_own_toml(preset, tmp_path):
     config = read_config(preset, ["photos:somewhere"])
     path = tmp_path / "config.toml"
@@ -34,15 +35,23 @@ def test_preset_survives_its_own_toml(preset, tmp_path):
     assert config_from_mapping(config_to_mapping(config)) == config
 
 
-def test_the_bundled_weights_are_those_of_their_preset():
+@pytest.mark.parametrize(("weights", "preset"), [("general", "photos-general"), ("rotation", "photos-rotation")])
+def test_bundled_weights_are_those_of_their_preset(weights, preset):
     """Which the record names by the preset that it began with, and which is otherwise the same."""
-    record = read_record(DEFAULT_CHECKPOINT)
+    record = read_record(weights)
     assert record is not None
-    config, made_by = read_config("photos-general", ["photos:photos"]), config_from_mapping(record["config"])
+    config, made_by = read_config(preset, ["photos:photos"]), config_from_mapping(record["config"])
     [source] = made_by.source
     source = dataclasses.replace(source, options=dataclasses.replace(source.options, path="photos"))
     assert dataclasses.replace(made_by, preset=config.preset, source=(source,)) == config
     assert record["steps"] == config.steps
+
+
+def test_the_record_of_rotation_names_the_weights_that_it_began_with():
+    record = read_record("rotation")
+    assert record is not None and record["config"]["model"]["init"] == "general"
+    digest = weights_digest(DISKDetector.from_pretrained("general").state_dict())
+    assert record["origin"] == {"weights": digest, "record": read_record("general")}
 
 
 @pytest.mark.parametrize("preset", ["paper", "photos-small"])
@@ -140,7 +149,7 @@ def test_single_settings():
         (
             ("nothing.toml",),
             "nothing.toml is neither a file nor a preset "
-            "(paper, photos-general, photos-general-2, photos-gpu, photos-small)",
+            "(paper, photos-general, photos-gpu, photos-rotation, photos-small)",
         ),
         (("paper", ["photo:x"]), "KIND:PATH with KIND among photos, scenes"),
         (("paper", [], ["steps"]), "key=value, got 'steps'"),

@@ -270,7 +270,7 @@ def test_tensorboard_shows_what_the_tables_hold(tmp_path: Path) -> None:
         train(log, range(1, 21))
         log.step(21, {"gpu_memory": 3.0})
         log.validation(20, {"score": 0.5, "photos": 0.25})
-        log.pictures(20, {"heatmap": np.full((8, 9, 3), 7, np.uint8)})
+        log.pictures(20, lambda: {"heatmap": np.full((8, 9, 3), 7, np.uint8)})
     shown = events(tmp_path)
     assert [(event.step, event.value) for event in shown.Scalars("train/loss")] == [(10, 5.5), (20, 15.5)]
     assert [(event.step, event.value) for event in shown.Scalars("train/gpu_memory")] == [(21, 3)]
@@ -304,7 +304,7 @@ def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     with new_log(tmp_path, tensorboard=True) as log:
         train(log, range(1, 11))
         log.validation(10, {"score": 1})
-        log.pictures(10, {"a": np.zeros((2, 2, 3), np.uint8)})
+        log.pictures(10, lambda: {"a": np.zeros((2, 2, 3), np.uint8)})
     assert column(tmp_path / "history.csv", "loss") == [5.5]
     assert capsys.readouterr().err.count("No module named 'tensorboard'") == 1
 
@@ -362,7 +362,7 @@ def test_a_null_log_tells_nothing(tmp_path: Path, clock: Clock, capsys: pytest.C
         log.step(1, {"loss": 1})
         log.step(1, {"loss": 1})
         log.validation(1, {"score": 1})
-        log.pictures(1, {})
+        log.pictures(1, lambda: {})
         log.note("quiet")
     assert capsys.readouterr() == ("", "") and not list(tmp_path.iterdir())
     assert all(hasattr(NullLog, name) for name in vars(TrainingLog) if not name.startswith("_"))

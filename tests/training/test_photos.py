@@ -263,6 +263,12 @@ def test_balance_of_folders(tmp_path: Path, balance: float, expected: tuple[int,
     assert {*orders[0]} != {*orders[1]} or balance == 0  # others are left out in another pass
 
 
+def test_each_held_out_photo_counts_in_validation(tmp_path: Path) -> None:
+    names = [f"{folder}/{i}.jpg" for folder, count in (("a", 30), ("b", 3)) for i in range(count)]
+    held_out = source(many(tmp_path, names), "val", balance=1.0, holdout=0.5)
+    assert sorted(held_out.order(0, 0).tolist()) == list(range(len(held_out.files)))
+
+
 def names_of(photos: PhotosSource) -> set[str]:
     return {file.name for file in photos.files}
 

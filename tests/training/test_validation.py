@@ -68,7 +68,8 @@ class TestHomographies:
         metrics = Validator([homography_sample(0, 1, 2, homographies=homographies)])(detector)
         assert [call[0] for call in detector.calls] == [0, 1, 2]
         assert metrics["auc5"] == pytest.approx((1 + 3 / 5 + 3 / 5) / 3)
-        assert metrics == {**metrics, "score": metrics["auc5"], "pairs": 3.0, "matches": 20.0, "keypoints": 20.0}
+        assert metrics["score"] == metrics["fscore5"] == pytest.approx(metrics["auc5"])  # all 20 are matched
+        assert metrics == {**metrics, "pairs": 3.0, "matches": 20.0, "keypoints": 20.0}
         assert "mAA10" not in metrics
 
     def test_settings_and_masks_reach_the_detector(self, points):
@@ -92,7 +93,18 @@ class TestHomographies:
         half = Validator([Sample("same", picture, mask, homographies=homographies)])(detector)
         assert half["auc5"] == 1.0 and 0 < half["keypoints"] < 0.7 * whole["keypoints"]
         nothing = Validator([Sample("same", picture, mask & False, homographies=homographies)])(detector)
-        assert nothing == {"score": 0.0, "auc5": 0.0, "matches": 0.0, "keypoints": 0.0, "pairs": 1.0}
+        none = dict.fromkeys(("score", "fscore5", "auc5", "matches", "keypoints"), 0.0)
+        assert nothing == {**none, "pairs": 1.0}
+
+    def test_the_score_falls_with_lost_matches(self, points):
+        """Of 20 keypoints 5 are matched, all correctly: their share is 1, but what is found is a fifth of it."""
+        keypoints, descriptors = numbered(points)
+        other = torch.cat([descriptors[:5], -descriptors[5:6].expand(15, -1)])
+        metrics = Validator([homography_sample(0, 1)])(Told((keypoints, descriptors), (keypoints, other)))
+        found = metrics["matches"]
+        assert 5 <= found < 20
+        assert metrics["fscore5"] == pytest.approx(2 * found * metrics["auc5"] / (found + 20))
+        assert metrics["score"] == metrics["fscore5"] < metrics["auc5"]
 
     def test_features_with_nan_count_as_wrong(self, points):
         keypoints, descriptors = numbered(points)
@@ -143,8 +155,8 @@ class TestViews:
     def test_the_score_is_the_mean_of_both_kinds(self):
         sample, points = self.sample_and_points(30)
         metrics = Validator([sample, homography_sample(0, 1)])(Told(*map(numbered, points)))
-        assert metrics["mAA10"] == 1.0 and metrics["auc5"] < 0.5
-        assert metrics["score"] == pytest.approx((1 + metrics["auc5"]) / 2)
+        assert metrics["mAA10"] == 1.0 and metrics["fscore5"] < 0.5
+        assert metrics["score"] == pytest.approx((1 + metrics["fscore5"]) / 2)
 
 
 class TestWithoutTraces:
@@ -256,7 +268,7 @@ class TestSets:
         detector = Told(numbered(points), numbered(points), numbered(moved))
         metrics = Validator(sets=find_homography_sets(tmp_path))(detector)
         assert [call[0] for call in detector.calls] == [0, 1, 2]
-        assert metrics["score"] == metrics["auc5"] == pytest.approx((1 + 3 / 5) / 2)
+        assert metrics["score"] == metrics["fscore5"] == pytest.approx((1 + 3 / 5) / 2)
         assert (metrics["pairs"], metrics["keypoints"]) == (2.0, 20.0)
 
     def test_a_broken_set_is_reported_once_and_skipped(self, tmp_path, points):

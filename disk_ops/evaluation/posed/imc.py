@@ -59,7 +59,7 @@ def read_calibrations(folder: Path) -> tuple[list[View], list[Path], list[str]]:
 
 
 def _read_calibration(file: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """K, R and t."""
+    """K for integer pixel centres (files have the first pixel's corner at 0), R and t."""
     try:
         with h5py.File(file, "r") as content:
             K, R, t = (np.asarray(content[key], np.float64) for key in ("K", "R", "T"))
@@ -69,6 +69,7 @@ def _read_calibration(file: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[
     wrong = check_camera(K, R, t)
     if wrong is not None:
         raise EvaluationError(f"{file}: {wrong}")
+    K[:2, 2] -= 0.5
     return K, R, t
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from disk_ops.evaluation.errors import EvaluationError
-from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.pose import relative_pose
 from disk_ops.io.images import (
     ImageError,
@@ -25,7 +24,7 @@ from disk_ops.io.images import (
     to_rgb8,
     to_rgb_float,
 )
-from disk_ops.scenes.cameras import same_aspect
+from disk_ops.scenes.cameras import same_aspect, scaling
 from disk_ops.scenes.undistortion import Lens, undistort_pixels, undistortion_map
 
 Array = npt.NDArray[np.float64]
@@ -78,7 +77,7 @@ class View:
         if self.lens is not None and self.lens.distorted:
             pixels, mask = _undistorted(pixels, self.lens, max_size)
         size = limited_size(size_of(pixels), max_size)
-        K = resize_matrix(self.size or stored, size) @ self.K
+        K = scaling(self.size or stored, size) @ self.K
         if mask is not None:
             mask = downscale(mask.astype(np.uint8) * 255, size) == 255
         pixels = np.ascontiguousarray(np.rot90(downscale(pixels, size), self.turns))

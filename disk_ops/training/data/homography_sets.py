@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from disk_ops.evaluation.homography import resize_matrix
 from disk_ops.evaluation.homography_sets import HomographySet, SetError, find_homography_sets
 from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import Size, downscale, size_of, to_rgb_float
+from disk_ops.scenes.cameras import scaling
 from disk_ops.scenes.errors import DataError, SampleError
-from disk_ops.training.data.sample import Frame, Sample, Split
+from disk_ops.training.data.sample import Frame, Sample, Split, held_out_names
 from disk_ops.training.settings import setting
 
 
@@ -81,7 +80,7 @@ class HomographySetsSource:
             height, width = pixels.shape[1:]
             images[i, :, :height, :width] = torch.tensor(pixels)
             mask[i, :, :height, :width] = True
-            to_resized = resize_matrix((int(original[0]), int(original[1])), (width, height))
+            to_resized = scaling((int(original[0]), int(original[1])), (width, height))
             if i == 0:
                 from_reference = np.linalg.inv(to_resized)
                 homographies[0] = np.eye(3)
@@ -130,13 +129,9 @@ def _find(path: str) -> list[HomographySet]:
 
 
 def _split(sets: list[HomographySet], config: HomographySetsConfig, split: Split) -> list[HomographySet]:
-    """The sets of a split; with a holdout between 0 and 1 and several sets, each split has at least one."""
-    shuffled = sorted(sets, key=lambda entry: hashlib.blake2b(entry.name.encode("utf-8", "surrogateescape")).digest())
-    number = round(config.holdout * len(sets))
-    if 0 < config.holdout < 1 and len(sets) > 1:
-        number = min(max(number, 1), len(sets) - 1)
-    held_out = set(shuffled[:number])
-    chosen = [entry for entry in sets if (entry in held_out) == (split == "val")]
+    """The sets of a split."""
+    held_out = held_out_names([entry.name for entry in sets], config.holdout)
+    chosen = [entry for entry in sets if (entry.name in held_out) == (split == "val")]
     if not chosen:
         what = 'use = "val" takes them for validation only' if split == "train" else "holdout = 1 takes all of them"
         raise DataError(

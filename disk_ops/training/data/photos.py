@@ -11,11 +11,11 @@ import torch
 
 from disk_ops.io.cache import ImageCache
 from disk_ops.io.images import ImageError, Pixels, downscale, limited_size, read_image, size_of
-from disk_ops.io.inputs import ImageFile, InputError, list_images, stable_number
+from disk_ops.io.inputs import ImageFile, InputError, list_images
 from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.homographies import WarpConfig, random_homographies
 from disk_ops.training.data.photometric import PhotometricConfig, degrade
-from disk_ops.training.data.sample import Frame, Sample, Split
+from disk_ops.training.data.sample import Frame, Sample, Split, held_out_names
 from disk_ops.training.settings import setting
 from disk_ops.warp import warp
 
@@ -77,7 +77,7 @@ class PhotosSource:
     """
 
     def __init__(self, config: PhotosConfig, frame: Frame, split: Split) -> None:
-        self.config, self.frame = config, frame
+        self.config, self.frame, self.split = config, frame, split
         self.name = f"photos {config.path}"
         self.notes: tuple[str, ...] = ()
         self.files = _split(_list_photos(config.path), config, split)
@@ -86,7 +86,7 @@ class PhotosSource:
     def order(self, epoch: int, seed: int) -> np.ndarray:
         """Items ``[N]`` of a pass."""
         rng = np.random.default_rng((seed, epoch))
-        if self.config.balance == 0:
+        if self.config.balance == 0 or self.split == "val":  # each photo that is held out counts
             return rng.permutation(len(self.files))
         return rng.permutation(_balanced([file.name for file in self.files], self.config.balance, rng))
 
@@ -130,14 +130,7 @@ def _list_photos(path: str) -> list[ImageFile]:
 
 def _split(files: list[ImageFile], config: PhotosConfig, split: Split) -> list[ImageFile]:
     """The photos of a split."""
-    numbers = [stable_number(file.name) for file in files]
-    held_out = {file.name for file, number in zip(files, numbers, strict=True) if number < config.holdout}
-    if config.holdout > 0 and len(files) > 1:  # at least one for each
-        held_out.add(files[int(np.argmin(numbers))].name)
-        if config.holdout < 1:
-            held_out.discard(files[int(np.argmax(numbers))].name)
-    elif config.holdout < 1:
-        held_out = set()
+    held_out = held_out_names([file.name for file in files], config.holdout)
     chosen = [file for file in files if (file.name in held_out) == (split == "val")]
     if not chosen:
         raise DataError(

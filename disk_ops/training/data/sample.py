@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
+from disk_ops.io.inputs import stable_number
 from disk_ops.training.rewards import View
 
 Split = Literal["train", "val"]
@@ -43,3 +45,16 @@ class Source(Protocol):
     def load(self, item: int, rng: np.random.Generator) -> Sample:
         """Read an item; raises :class:`SampleError` where a file of it can't be used."""
         ...
+
+
+def held_out_names(names: Sequence[str], holdout: float) -> set[str]:
+    """Which of the names are kept for validation: a part ``holdout`` (0 to 1), chosen by nothing but the name.
+
+    Further names move none from one split to the other. With a holdout between 0 and 1 and several names each split
+    has at least one, and a single one is for training.
+    """
+    if holdout in (0, 1) or len(names) < 2:
+        return set(names) if holdout == 1 else set()
+    numbers = {name: stable_number(name) for name in names}
+    held_out = {name for name, number in numbers.items() if number < holdout} | {min(numbers, key=numbers.__getitem__)}
+    return held_out - {max(numbers, key=numbers.__getitem__)}
