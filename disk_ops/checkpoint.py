@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
@@ -89,7 +89,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     # Damaged files make the readers fail in every way there is: zip, pickle, struct, unicode errors and more.
     try:
         if path.suffix.lower() == ".safetensors":
-            content = load_file(path)
+            content = load(path.read_bytes())  # its own reader takes no path that isn't UTF-8
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -20,8 +20,9 @@ _DISK_ERRORS = frozenset(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a program and return its exit status."""
-    arguments = build_parser().parse_args(argv)
-    arguments.command = shlex.join(["disk-ops", *(sys.argv[1:] if argv is None else argv)])
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = build_parser().parse_args(_with_negative_numbers(given))
+    arguments.command = shlex.join(["disk-ops", *given])
     for stream in (sys.stdout, sys.stderr):  # file names may hold what the terminal's encoding can't show
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -37,6 +38,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _DISK_ERRORS:
             raise
         return _fail(arguments.program, str(error), 1)
+
+
+def _with_negative_numbers(given: Sequence[str]) -> list[str]:
+    """The arguments with ``--option -inf`` as ``--option=-inf``: argparse takes -inf, or -1e-3, for an option."""
+    joined: list[str] = []
+    for text in given:
+        if joined and _is_option(joined[-1]) and _is_negative_number(text):
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("--") and len(text) > 2 and "=" not in text
+
+
+def _is_negative_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.startswith("-")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ Colors = npt.NDArray[np.uint8]  # [N, 3] RGB
 
 _SUPERSAMPLING = 2  # everything is drawn this much larger and then averaged, for smooth lines and rims
 _SHIFT = 4  # fractional bits of coordinates given to OpenCV
+_FARTHEST = 1 << 28  # OpenCV refuses fixed-point coordinates beyond 32 bits
 _GAP = 12  # pixels between two photographs
 _RIM: tuple[int, int, int] = (24, 24, 32)
 
@@ -215,7 +216,8 @@ def reduce_to(large: Picture, canvas: Picture) -> Picture:
 
 def _fixed(points: Points) -> npt.NDArray[np.int64]:
     """Points on the enlarged canvas in OpenCV's fixed-point coordinates."""
-    return np.rint(((points + 0.5) * _SUPERSAMPLING - 0.5) * (1 << _SHIFT)).astype(np.int64)
+    fixed = np.rint(((points + 0.5) * _SUPERSAMPLING - 0.5) * (1 << _SHIFT))
+    return np.clip(fixed, -_FARTHEST, _FARTHEST).astype(np.int64)
 
 
 def draw_points(large: Picture, points: Points, colors: Colors, radius: float) -> None:

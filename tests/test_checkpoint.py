@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from disk_ops import DISKDetector, DISKLocalFeature, graphs
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT, bundled_checkpoints, read_state_dict
@@ -45,6 +46,24 @@ def test_pytorch_file(tmp_path, weights, key, as_path):
 def test_safetensors_file(tmp_path, weights):
     save_file(weights, tmp_path / "save.safetensors")
     assert same(DISKDetector.from_pretrained(tmp_path / "save.safetensors"), weights)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_folder_whose_name_is_not_utf_8(tmp_path, weights, suffix):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir()
+    except (OSError, UnicodeError):
+        pytest.skip("this file system takes UTF-8 names only")
+    content = save(weights) if suffix == ".safetensors" else pytorch_bytes(weights)
+    (folder / f"w{suffix}").write_bytes(content)
+    assert same(DISKDetector.from_pretrained(folder / f"w{suffix}"), weights)
+
+
+def pytorch_bytes(weights):
+    buffer = io.BytesIO()
+    torch.save(weights, buffer)
+    return buffer.getvalue()
 
 
 def test_mapping(weights):

@@ -118,6 +118,15 @@ def test_any_decoded_image_becomes_a_picture() -> None:
         assert picture.dtype == np.uint8
 
 
+def test_points_far_outside_are_not_seen() -> None:
+    """Beyond what OpenCV takes: a small image beside a large one is enlarged, and its points with it."""
+    small, large = np.zeros((8, 8, 3), np.uint8), np.zeros((800, 800, 3), np.uint8)
+    far = np.float32([[2**24, -(2**24)]])
+    none = drawing.draw_keypoints(small, far[:0], far[:0, 0])
+    np.testing.assert_array_equal(drawing.draw_keypoints(small, far, far[:, 0]), none)
+    assert drawing.draw_matches(small, large, far, far, max_width=1612).shape == (800, 1612, 3)
+
+
 def test_pictures_are_saved_as_rgb(tmp_path: Path) -> None:
     red = np.zeros((4, 5, 3), np.uint8)
     red[..., 0] = 255

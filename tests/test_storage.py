@@ -19,6 +19,7 @@ from disk_ops.io.hdf5 import (
     pair_name,
     read_features,
     read_matches,
+    source_of_size,
     stored_pairs,
     stored_settings,
     stored_sources,
@@ -192,7 +193,9 @@ def test_our_reader_gives_the_same_whatever_the_layout(tmp_path: Path, layout: s
     records = write_features(path, layout)
     with open_h5(path) as file:
         assert set(image_names(file)) == set(records)
-        assert stored_sources(file) == {name: int(arrays["source_bytes"]) for name, arrays in records.items()}
+        assert stored_sources(file) == {
+            name: source_of_size(int(arrays["source_bytes"])) for name, arrays in records.items()
+        }
         for name, expected in records.items():
             found = read_features(file, name)
             np.testing.assert_allclose(found.keypoints, expected["keypoints"], atol=1e-5)

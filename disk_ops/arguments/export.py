@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.arguments.shared import ONE_JOB_STATUS, Commands, add_command, add_maxima, add_weights
-from disk_ops.arguments.values import image_size, positive
+from disk_ops.arguments.values import exported_rows, exported_window, image_size
 
 
 def add_export_onnx(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -28,6 +28,6 @@ def add_export_onnx(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="WxH|any",
         help="of the images, such as 1024x768 (default: any, padded to multiples of 16 inside the model)",
     )
-    parser.add_argument("--n", type=positive, default=2048, help="N, rows of the outputs (default: %(default)s)")
-    add_maxima(parser)
+    parser.add_argument("--n", type=exported_rows, default=2048, help="N, rows of the outputs (default: %(default)s)")
+    add_maxima(parser, exported_window)
     add_weights(parser)

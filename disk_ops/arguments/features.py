@@ -17,7 +17,7 @@ from disk_ops.arguments.shared import (
     add_ratio,
     add_weights,
 )
-from disk_ops.arguments.values import number, positive
+from disk_ops.arguments.values import positive, positive_or_infinite, workers
 
 
 def add_extract(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -29,7 +29,8 @@ def add_extract(commands: Commands[argparse.ArgumentParser]) -> None:
         "The HDF5 file is laid out as hloc's: a group per image with keypoints [N, 2] (x, y; the centre of the first "
         "pixel is 0, 0), descriptors [D, N], scores [N], image_size (width, height). The images of a folder are named "
         "by their path relative to it, single files by their file name; equal names get parent folders in front. "
-        "Pixels are taken as stored: an EXIF orientation is ignored, as in COLMAP.",
+        "Pixels are taken as stored: an EXIF orientation is ignored, as in COLMAP. With --resume, images whose file or "
+        "mask changed since are extracted again.",
     )
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE|FOLDER", help="folders are searched recursively")
     add_hdf5_output(parser, "features.h5")
@@ -56,7 +57,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-memory",
-        type=number,
+        type=positive_or_infinite,
         metavar="GB",
         help="of the network; larger images are computed in tiles, with the same features (default: half of what is "
         "free)",
@@ -76,7 +77,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-workers",
-        type=positive,
+        type=workers,
         default=2,
         metavar="W",
         help="threads that decode images (default: %(default)s)",
@@ -90,7 +91,8 @@ def add_match(commands: Commands[argparse.ArgumentParser]) -> None:
         "match",
         "match stored features by mutual nearest neighbours",
         "The HDF5 file is laid out as hloc's: a group name0/name1 per pair (slashes in names written as -) with "
-        "matches0 [N0] (index or -1) and matching_scores0 [N0] ((1 + cos) / 2).",
+        "matches0 [N0] (index or -1) and matching_scores0 [N0] ((1 + cos) / 2 for descriptors of unit length). With "
+        "--resume, pairs whose features changed since are matched again.",
     )
     parser.add_argument("features", type=Path, help="HDF5 file of disk-ops extract or of hloc")
     add_hdf5_output(parser, "matches.h5")
@@ -151,7 +153,13 @@ def add_show(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="show only matches that agree with one fundamental matrix"
     )
-    parser.add_argument("--max-width", type=positive, default=1600, help="of the picture (default: %(default)s)")
+    parser.add_argument(
+        "--max-width",
+        type=positive,
+        default=1600,
+        metavar="PIXELS",
+        help="width of the picture at most; two images take 14 in any case (default: %(default)s)",
+    )
     parser.add_argument(
         "--max-lines",
         type=positive,

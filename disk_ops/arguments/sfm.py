@@ -7,7 +7,7 @@ from pathlib import Path
 
 from disk_ops.arguments.features import add_extraction
 from disk_ops.arguments.shared import Commands, add_command, add_detector, add_pairs, add_ratio
-from disk_ops.arguments.values import numbers, positive, positive_number
+from disk_ops.arguments.values import numbers, positive_number, workers
 
 
 def add_export_colmap(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -71,7 +71,7 @@ def add_reconstruct(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_verification(parser)
     parser.add_argument(
         "--mapper-threads",
-        type=positive,
+        type=workers,
         default=1,
         metavar="T",
         help="of the mapping. With 1, repeated runs give equal results; more are faster (default: %(default)s)",
@@ -110,7 +110,7 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--verify-threads",
-        type=positive,
+        type=workers,
         default=2,
         metavar="T",
         help="pairs that are verified at the same time (default: %(default)s)",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
+from disk_ops.arguments.given import note_given
 from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 
@@ -18,12 +20,14 @@ def add_command(
     commands: Commands[argparse.ArgumentParser], name: str, about: str, more: str = "", status: str = STATUS
 ) -> argparse.ArgumentParser:
     """Add a program with its description."""
-    return commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
         epilog=status,
     )
+    note_given(parser)
+    return parser
 
 
 def add_hdf5_output(parser: argparse.ArgumentParser, example: str) -> None:
@@ -68,11 +72,11 @@ def add_detector(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def add_maxima(parser: argparse.ArgumentParser) -> None:
+def add_maxima(parser: argparse.ArgumentParser, window: Callable[[str], int] = odd) -> None:
     """Add what counts as a maximum of the heatmap."""
     parser.add_argument(
         "--window-size",
-        type=odd,
+        type=window,
         default=5,
         metavar="W",
         help="of non-maximum suppression, odd (default: %(default)s)",
@@ -82,7 +86,7 @@ def add_maxima(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=0.0,
         metavar="S",
-        help="only keypoints with a score above this (default: %(default)s)",
+        help="only keypoints with a score above this; -inf: any score (default: %(default)s)",
     )
 
 

@@ -7,6 +7,8 @@ Features, one group per image (the image's name; its slashes make groups in grou
     scores       float32 [N]      also linked as ``keypoint_scores``
     image_size   int64   [2]      width, height
 
+The attribute ``disk_ops_source`` of the group tells of which image file and mask, see `disk_ops.io.sources`.
+
 The centre of the first pixel is (0, 0): hloc adds the 0.5 of COLMAP's convention when it imports keypoints.
 The layout ``glue-factory`` differs as its reader does: descriptors [N, D], keypoints with the *corner* of the
 first pixel at (0, 0), that is 0.5 added.
@@ -14,9 +16,10 @@ first pixel at (0, 0), that is 0.5 added.
 Matches, one group per pair, ``name0/name1`` with the slashes of the names written as ``-``::
 
     matches0          int16 (int32 where needed) [N0]   index into image 1's keypoints, -1 for none
-    matching_scores0  float16 [N0]                      (1 + cos) / 2 of the two descriptors, 0 for none
+    matching_scores0  float16 [N0]                      (1 + cos) / 2 of two unit descriptors, 0 for none
 
-The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead.
+The layout ``deep-image-matching`` has one dataset [K, 2] of keypoint indices at the same place instead. The attribute
+``disk_ops_features`` of either tells of which descriptors: a digest of those of each image.
 
 What several processes wrote is an index: a file whose images or pairs are external links to files (shards) in a folder
 beside it, see `disk_ops.io.shards`. It is read like any other file.
@@ -38,19 +41,19 @@ import numpy as np
 import numpy.typing as npt
 
 from disk_ops.io.journal import Arrays, Settings
+from disk_ops.io.sources import FileState, Source
+from disk_ops.io.stored_arrays import FARTHEST, StorageError, read_array, read_attribute, text_attribute
 
 FEATURE_LAYOUTS = ("hloc", "glue-factory")
 MATCH_LAYOUTS = ("hloc", "deep-image-matching")
 
 _SETTINGS = "disk_ops_settings"  # attribute of the file
 _SHARDS = "disk_ops_shards"  # attribute of an index: the shards, relative to its folder
-_SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group
+_SOURCE_BYTES = "disk_ops_source_bytes"  # attribute of an image's group: all that earlier versions stored, and read
+_SOURCE = "disk_ops_source"  # attribute of an image's group
+_FEATURES = "disk_ops_features"  # attribute of a pair
 
 Writer = Callable[[h5py.File, str, Arrays], None]
-
-
-class StorageError(Exception):
-    """A feature or match file that can't be used. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ def feature_writer(layout: str) -> Writer:
         group["keypoint_scores"] = group.create_dataset("scores", data=arrays["scores"])
         group.create_dataset("image_size", data=arrays["image_size"])
         group.attrs[_SOURCE_BYTES] = int(arrays["source_bytes"])
+        if "source" in arrays:
+            group.attrs[_SOURCE] = np.bytes_(arrays["source"].item())
 
     return write
 
@@ -101,10 +106,12 @@ def match_writer(layout: str) -> Writer:
             matches0 = arrays["matches0"].astype(np.int64)
             index0 = np.flatnonzero(matches0 >= 0)
             file.create_dataset(name, data=np.stack([index0, matches0[index0]], axis=1))
-            return
-        group = file.create_group(name)
-        for key in ("matches0", "matching_scores0"):
-            group.create_dataset(key, data=arrays[key])
+        else:
+            group = file.create_group(name)
+            for key in ("matches0", "matching_scores0"):
+                group.create_dataset(key, data=arrays[key])
+        if "features" in arrays:
+            file[name].attrs[_FEATURES] = np.bytes_(arrays["features"].item())
 
     return write
 
@@ -179,14 +186,14 @@ def store_settings(file: h5py.File, settings: Settings) -> None:
 
 
 def stored_settings(file: h5py.File) -> dict[str, Any] | None:
-    """The settings that disk-ops stored, None for a file of another program."""
-    text = file.attrs.get(_SETTINGS)
-    return None if text is None else dict(json.loads(text))
+    """The settings that disk-ops stored, None for a file of another program; raise `StorageError` if damaged."""
+    settings: dict[str, Any] | None = read_attribute(file, _SETTINGS, dict)
+    return settings
 
 
 def stored_shards(file: h5py.File) -> list[str]:
     """The files that an index links to, relative to its folder; none for other files."""
-    return list(json.loads(file.attrs.get(_SHARDS, "[]")))
+    return list(read_attribute(file, _SHARDS, list) or ())
 
 
 def write_index(
@@ -241,15 +248,34 @@ def image_names(file: h5py.File) -> list[str]:
     return names
 
 
-def stored_sources(file: h5py.File) -> dict[str, int | None]:
-    """For each image of a feature file the size in bytes of the image file, as it was."""
-    sizes = {name: file[name].attrs.get(_SOURCE_BYTES) for name in image_names(file)}
-    return {name: None if size is None else int(size) for name, size in sizes.items()}
+def stored_sources(file: h5py.File) -> dict[str, str | None]:
+    """For each image of a feature file the text of its `Source`, None where nothing is known."""
+    return {name: _source_of(file[name]) for name in image_names(file)}
+
+
+def _source_of(group: h5py.Group) -> str | None:
+    size = group.attrs.get(_SOURCE_BYTES)
+    return text_attribute(group, _SOURCE) or (source_of_size(int(size)) if isinstance(size, np.integer) else None)
+
+
+def source_of_size(size: int) -> str:
+    """The text of a `Source` where only the size of the image file is known, as of earlier versions."""
+    return Source(FileState(size), is_mask_known=False).to_text()
+
+
+def source_of_record(arrays: Arrays) -> str:
+    """The text of the `Source` of the features that :func:`feature_writer` takes."""
+    return arrays["source"].item().decode() if "source" in arrays else source_of_size(int(arrays["source_bytes"]))
 
 
 def stored_pairs(file: h5py.File) -> set[str]:
     """The names (``flat0/flat1``) of all the pairs in a match file."""
     return {f"{first}/{second}" for first, group in file.items() if isinstance(group, h5py.Group) for second in group}
+
+
+def stored_descriptors(file: h5py.File) -> dict[str, str | None]:
+    """For each pair of a match file which descriptors were matched, None where nothing is known."""
+    return {name: text_attribute(file[name], _FEATURES) for name in stored_pairs(file)}
 
 
 def record_names(file: h5py.File) -> list[str]:
@@ -262,18 +288,22 @@ def read_features(file: h5py.File, name: str) -> Features:
     """The features of one image, in the convention of this package whatever the file's layout.
 
     Raises:
-        StorageError: when the image is not there, or its arrays don't fit together.
+        StorageError: when the image is not there, or its arrays are no features, or don't fit together.
     """
     group = _features_of(file, name, "keypoints", "descriptors")
     keypoints, size = read_keypoints(file, name)
-    descriptors = np.asarray(group["descriptors"], dtype=np.float32)
+    where = f"in {file.filename}"
+    descriptors = read_array(group["descriptors"], f"{name}: descriptors {where}", np.float32, ("D", "N"))
+    stored = descriptors.shape
     descriptors = descriptors if _corner_is_origin(file) else descriptors.T
-    key = "scores" if "scores" in group else "keypoint_scores"
-    scores = np.asarray(group[key], dtype=np.float32) if key in group else np.ones(len(keypoints), np.float32)
-    if descriptors.ndim != 2 or not len(descriptors) == len(keypoints) == len(scores):
+    scores = np.ones(len(keypoints), np.float32)
+    key = next((key for key in ("scores", "keypoint_scores") if key in group), None)
+    if key is not None:
+        scores = read_array(group[key], f"{name}: {key} {where}", np.float32, ("N",), finite=False)
+    if not len(descriptors) == len(keypoints) == len(scores):
         raise StorageError(
-            f"{name}: keypoints {keypoints.shape} and descriptors {group['descriptors'].shape} in {file.filename} "
-            "don't fit together ([N, 2] and [D, N] are expected)"
+            f"{name}: keypoints {keypoints.shape} and descriptors {stored} {where} "
+            f"don't fit together ([N, 2] and [D, N] are expected{f', scores {scores.shape}' if key else ''})"
         )
     return Features(keypoints, np.ascontiguousarray(descriptors), scores, size)
 
@@ -282,14 +312,20 @@ def read_keypoints(file: h5py.File, name: str) -> tuple[npt.NDArray[np.float32],
     """The keypoints [N, 2] of one image, pixel centres at integers, and its (width, height) if it was stored.
 
     Raises:
-        StorageError: when the image is not there, or its keypoints are no list of points.
+        StorageError: when the image is not there, its keypoints are no list of points, or its size is none.
     """
     group = _features_of(file, name, "keypoints")
-    keypoints = np.asarray(group["keypoints"], dtype=np.float32) - np.float32(0.5 if _corner_is_origin(file) else 0.0)
-    if keypoints.ndim != 2 or keypoints.shape[1] != 2:
-        raise StorageError(f"{name}: keypoints {keypoints.shape} in {file.filename}, [N, 2] are expected")
-    size = np.asarray(group["image_size"]).tolist() if "image_size" in group else None
-    return keypoints, None if size is None else (int(size[0]), int(size[1]))
+    where = f"{name}: keypoints in {file.filename}"
+    keypoints = read_array(group["keypoints"], where, np.float32, ("N", 2))
+    if np.abs(keypoints).max(initial=0.0) > FARTHEST:
+        raise StorageError(f"{where}: coordinates of at most {FARTHEST} are expected, got {np.abs(keypoints).max():g}")
+    keypoints = keypoints - np.float32(0.5 if _corner_is_origin(file) else 0.0)
+    if "image_size" not in group:
+        return keypoints, None
+    size = read_array(group["image_size"], f"{name}: image_size in {file.filename}", np.float64, (2,))
+    if not (size.min() >= 1 and size.max() <= FARTHEST):
+        raise StorageError(f"{name}: image_size in {file.filename}: no width and height in pixels: {size.tolist()}")
+    return keypoints, (int(size[0]), int(size[1]))
 
 
 def _features_of(file: h5py.File, name: str, *needed: str) -> h5py.Group:
@@ -309,18 +345,32 @@ def read_matches(file: h5py.File, name0: str, name1: str) -> tuple[npt.NDArray[n
 
     Returns:
         Indices [K, 2] into the keypoints of the two images, and the scores [K].
+
+    Raises:
+        StorageError: when the pair is not there, or its arrays are no matches.
     """
     for first, second, swapped in ((name0, name1, False), (name1, name0, True)):
         item = file.get(pair_name(first, second))
         if item is None:
             continue
-        if isinstance(item, h5py.Dataset):
-            pairs = np.asarray(item, dtype=np.int64).reshape(-1, 2)
-            scores = np.ones(len(pairs), np.float32)
-        else:
-            matches0 = np.asarray(item["matches0"], dtype=np.int64)
-            index0 = np.flatnonzero(matches0 >= 0)
-            pairs = np.stack([index0, matches0[index0]], axis=1)
-            scores = np.asarray(item["matching_scores0"], dtype=np.float32)[index0]
+        pairs, scores = _matches_of(item, f"{first} - {second} in {file.filename}")
         return (pairs[:, ::-1] if swapped else pairs), scores
     raise StorageError(f"{name0} and {name1}: not a pair in {file.filename}")
+
+
+def _matches_of(item: h5py.Group | h5py.Dataset, where: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    if isinstance(item, h5py.Dataset):
+        if item.size == 0:  # in whatever shape
+            return np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
+        pairs = read_array(item, where, np.int64, ("K", 2))
+        if pairs.min() < 0:
+            raise StorageError(f"{where}: indices of 0 and more are expected, got {pairs.min()}")
+        return pairs, np.ones(len(pairs), np.float32)
+    matches0 = read_array(item.get("matches0"), f"{where}: matches0", np.int64, ("N",))
+    index0 = np.flatnonzero(matches0 >= 0)
+    pairs = np.stack([index0, matches0[index0]], axis=1)
+    if "matching_scores0" not in item:
+        return pairs, np.ones(len(pairs), np.float32)
+    where = f"{where}: matching_scores0"
+    scores = read_array(item["matching_scores0"], where, np.float32, (len(matches0),), finite=False)
+    return pairs, scores[index0]

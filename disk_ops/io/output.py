@@ -18,8 +18,8 @@ from disk_ops.io.shards import has_shards, remove_shards
 
 Stored = TypeVar("Stored")
 
-Stamps = dict[str, int | None]
-"""For each image or pair of an output the size of the image file as it was; None where nothing is known."""
+Stamps = dict[str, str | None]
+"""For each image or pair of an output what it was made of, as text; None where nothing is known."""
 
 
 class OutputError(Exception):
@@ -32,8 +32,8 @@ class Contents:
 
     write: Writer
     of_file: Callable[[h5py.File], Stamps]
-    of_record: Callable[[Arrays], int | None]
-    is_current: Callable[[str, int | None], bool] = lambda name, stamp: True  # whether a result is still good
+    of_record: Callable[[Arrays], str | None]
+    is_current: Callable[[str, str | None], bool] = lambda name, stamp: True  # whether a result is still good
 
 
 class Whole(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,9 @@ from disk_ops.workers import ALONE, Worker, WorkerError
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
 """Exit statuses of all the programs."""
+
+DETECTION = ("n", "max_size", "window_size", "score_threshold", "subpixel", "weights", "device")
+"""The arguments of `disk_ops.arguments.shared.add_detector`."""
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -66,6 +69,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+def refuse_ignored(arguments: argparse.Namespace, names: Iterable[str], because: str) -> None:
+    """Raise `UserError` if the user gave an option that does nothing.
+
+    Args:
+        arguments: of a parser with `disk_ops.arguments.given.note_given`.
+        names: of the options, as attributes of the arguments.
+        because: what makes them do nothing, with the option that does.
+    """
+    given: dict[str, str] = getattr(arguments, "given", {})
+    for name in names:
+        if name in given:
+            raise UserError(f"{given[name]} does nothing {because}")
+
+
 def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
     """The device of that name; ``auto`` is the first CUDA GPU if there is one, else the CPU.
 
@@ -77,7 +94,7 @@ def pick_device(name: str, worker: Worker = ALONE) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()  # the device meta makes tensors, too, but has no values
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--device {name} can't be used: {reason}") from error

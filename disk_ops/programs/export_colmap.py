@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from disk_ops.io.output import OutputError, check_writable
-from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, note
+from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, note, refuse_ignored
 from disk_ops.sfm.cameras import CameraOptions
 from disk_ops.sfm.colmap import require_pycolmap
 from disk_ops.sfm.database import DatabaseSummary, Verification
@@ -17,6 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the program; see ``disk-ops export-colmap --help``."""
     require_pycolmap()
     database: Path = arguments.database
+    if arguments.skip_verification:
+        refuse_ignored(arguments, ("max_error", "verify_threads"), "with --skip-verification")
     check_writable(database)
     if database.exists() and not arguments.overwrite:
         raise OutputError(f"{database} exists already: use --overwrite to replace it")

@@ -14,7 +14,7 @@ from disk_ops import DISKDetector, demo
 from disk_ops.checkpoint import WEIGHTS_FOLDER, find_checkpoint
 from disk_ops.io import images as image_io
 from disk_ops.io.output import whole_file
-from disk_ops.programs.common import OK, UserError, load_detector, note, printable, quiet_opencv
+from disk_ops.programs.common import OK, UserError, is_out_of_memory, load_detector, note, printable, quiet_opencv
 from disk_ops.training.export import read_record
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise UserError(str(error)) from error
-    compared = _compare(model, detector, arguments.size or _TEST_SIZE)
+    compared = _compare(model, detector, arguments.size or _TEST_SIZE, arguments.n)
     with whole_file(output) as file:
         file.write(model.SerializeToString())
     print(printable(f"wrote {output}: {_summary(model, arguments.size)}"))
@@ -68,7 +68,7 @@ def _metadata(weights: str, weights_hash: str) -> dict[str, Any]:
     return metadata
 
 
-def _compare(model: onnx.ModelProto, detector: DISKDetector, size: tuple[int, int]) -> str:
+def _compare(model: onnx.ModelProto, detector: DISKDetector, size: tuple[int, int], n: int) -> str:
     """Run the model and the detector on a photograph, and tell how they differ."""
     from disk_ops.onnx.check import compare_with_detector
 
@@ -77,6 +77,13 @@ def _compare(model: onnx.ModelProto, detector: DISKDetector, size: tuple[int, in
     except ImportError as error:
         note(f"the model was not run: {error} (pip install onnxruntime)")
         return "checked: the graph only"
+    except Exception as error:  # onnxruntime has its own
+        if not (is_out_of_memory(error) or "failed to allocate memory" in str(error).lower()):
+            raise
+        raise UserError(
+            f"--size {size[0]}x{size[1]}, --n {n}: not enough memory to compare the model with the detector, so "
+            "nothing was written"
+        ) from error
     told = (
         f"{found.common:,} of the detector's {found.detected:,} keypoints on a photograph of {size[0]} x {size[1]} "
         f"pixels; largest differences: scores {found.scores:.1e} of the largest, descriptors {found.descriptors:.1e}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,13 @@ from tqdm import tqdm
 
 from disk_ops import DISKDetector
 from disk_ops.io import images as image_io
-from disk_ops.io.hdf5 import feature_writer, stored_sources
+from disk_ops.io.hdf5 import feature_writer, source_of_record, stored_sources
 from disk_ops.io.images import ImageError, Size
 from disk_ops.io.inputs import ImageFile, ImageList, list_images
 from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable, part_of
 from disk_ops.io.sharded_output import open_output
 from disk_ops.io.shards import shards_folder
+from disk_ops.io.sources import Source, state_of
 from disk_ops.programs.common import (
     DTYPES,
     OK,
@@ -51,7 +52,7 @@ class Prepared:
     image: npt.NDArray[np.float32]  # [3, H, W] in [0, 1]
     mask: npt.NDArray[np.bool_] | None  # [H, W]
     original: Size
-    source_bytes: int
+    source: Source
 
     @property
     def size(self) -> Size:
@@ -69,18 +70,26 @@ def prepare(file: ImageFile, max_size: int | None, mask_dir: Path | None) -> Pre
         file.name.encode()
     except UnicodeEncodeError:
         raise ImageError("the file name is not UTF-8, so it can't be a name in HDF5; rename the file") from None
+    mask_path = _mask_of(mask_dir, file.name)
+    # Before they are read: what changes in between counts as changed then.
+    state, mask_state = state_of(file.path), None if mask_path is None else state_of(mask_path)
     pixels = image_io.read_image(file.path)
     original = image_io.size_of(pixels)
     size = image_io.limited_size(original, max_size)
     mask = None
-    mask_path = None if mask_dir is None else image_io.find_mask(mask_dir, file.name)
     if mask_path is not None:
         try:
             mask = image_io.downscale_mask(image_io.read_mask(mask_path, original), size)
         except ImageError as error:
             raise ImageError(f"its mask {mask_path}: {error}") from error
     image = image_io.to_rgb_float(image_io.downscale(pixels, size))
-    return Prepared(file.name, image, mask, original, file.path.stat().st_size)
+    if state is None or (mask_path is not None and mask_state is None):
+        raise ImageError("it, or its mask, was written while it was read")
+    return Prepared(file.name, image, mask, original, Source(state, mask_state))
+
+
+def _mask_of(mask_dir: Path | None, name: str) -> Path | None:
+    return None if mask_dir is None else image_io.find_mask(mask_dir, name)
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,8 @@ class Extractor:
                     "scores": found.detection_scores.float().cpu().numpy(),
                     "image_size": np.array(item.original, dtype=np.int64),
                     "uncertainty": np.float64(scale),
-                    "source_bytes": np.int64(item.source_bytes),
+                    "source_bytes": np.int64(item.source.image.size),
+                    "source": np.asarray(item.source.to_text().encode()),
                 }
             )
         return results
@@ -211,7 +221,7 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
         arguments.quiet or not worker.is_main,
     )
     failures = Failures()
-    contents = _contents(images, arguments.layout)
+    contents = _contents(images, arguments.mask_dir, arguments.layout)
     resume = arguments.resume or worker.restarted
     with (
         open_output(
@@ -230,24 +240,21 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
     return summary.conclude(worker, whole)
 
 
-def _contents(images: list[ImageFile], layout: str) -> Contents:
-    """Features of these images: good as long as the image file has the same length."""
+def _contents(images: list[ImageFile], mask_dir: Path | None, layout: str) -> Contents:
+    """Features of these images: good as long as the image file and its mask hold the same."""
     paths = {image.name: image.path for image in images}
 
-    def is_current(name: str, source_bytes: int | None) -> bool:
-        try:
-            return name not in paths or paths[name].stat().st_size == source_bytes
-        except OSError:
-            return source_bytes is None
+    def is_current(name: str, stamp: str | None) -> bool:
+        if name not in paths:
+            return True
+        source = None if stamp is None else Source.of_text(stamp)
+        return source is not None and source.is_current(paths[name], _mask_of(mask_dir, name))
 
-    def of_record(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
-        return int(arrays["source_bytes"])
-
-    return Contents(feature_writer(layout), stored_sources, of_record, is_current)
+    return Contents(feature_writer(layout), stored_sources, source_of_record, is_current)
 
 
 def _remaining(images: list[ImageFile], result: ResumableOutput, contents: Contents) -> tuple[list[ImageFile], int]:
-    """The images that are not done yet, and how many are. An image file of another length counts as not done."""
+    """The images that are not done yet, and how many are. With another image file or mask it counts as not done."""
     tell_losses(result)
     stored: Stamps = result.stored(contents)
     todo, changed = [], 0
@@ -258,7 +265,7 @@ def _remaining(images: list[ImageFile], result: ResumableOutput, contents: Conte
             changed += 1
         todo.append(image)
     if changed:
-        note(f"{counted(changed, 'image')} changed since, extracted again")
+        note(f"{counted(changed, 'image')} changed since, or the mask did; extracted again")
     return todo, len(images) - len(todo)
 
 

@@ -13,10 +13,22 @@ from typing import Any
 
 from tqdm import tqdm
 
-from disk_ops.io.hdf5 import open_h5, stored_sources
+from disk_ops.io.hdf5 import image_names, open_h5, stored_descriptors, stored_sources
 from disk_ops.io.output import OutputError, part_of
+from disk_ops.io.shards import remove_shards
 from disk_ops.programs import extract, match
-from disk_ops.programs.common import OK, SOME_FAILED, Failures, UserError, counted, load_detector, note, pick_device
+from disk_ops.programs.common import (
+    DETECTION,
+    OK,
+    SOME_FAILED,
+    Failures,
+    UserError,
+    counted,
+    load_detector,
+    note,
+    pick_device,
+    refuse_ignored,
+)
 from disk_ops.programs.export_colmap import describe_database, sfm_options
 from disk_ops.sfm.cameras import ExifCameras
 from disk_ops.sfm.colmap import require_pycolmap
@@ -36,6 +48,8 @@ from disk_ops.workers import this_worker
 
 FEATURES, MATCHES = "features.h5", "matches.h5"
 STAGES = 4
+_EXTRACTION = (*DETECTION, "mask_dir", "max_memory", "dtype", "batch_size", "num_workers")
+_MATCHING = ("exhaustive", "sequential", "pair_pattern", "pairs", "quadratic_overlap", "loop_closure", "ratio")
 _SHARED: dict[str, Any] = {"layout": "hloc", "resume": True, "overwrite": False}  # of extract and match
 
 
@@ -54,14 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     options = replace(sfm_options(arguments), mapping=mapping)
     if arguments.matches and not arguments.features:
         raise UserError("--matches needs the --features that were matched")
-    for given in filter(None, (arguments.features, arguments.matches)):
-        with open_h5(given):
-            pass
+    _refuse_ignored(arguments)
     ExifCameras(options.cameras)  # a wrong model or parameters are said before hours of work
-    match.pair_selection(arguments)
-    if not arguments.features:
-        extract.chosen_images(_extraction(folder, arguments))
-        load_detector(arguments.weights, pick_device(arguments.device), arguments.dtype)
+    _check_inputs(folder, arguments)
     _prepare(folder, arguments)
     failures = Failures()
     features, matches, failed = _features_and_matches(folder, arguments)
@@ -76,6 +85,35 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{folder / MODELS}: done before")
     registered = _print_models(folder, figures)
     return SOME_FAILED if failed or failures or not registered else OK
+
+
+def _refuse_ignored(arguments: argparse.Namespace) -> None:
+    """Raise if there is an option for work that isn't done."""
+    if arguments.features:
+        # Matching takes the device, too.
+        names = [name for name in _EXTRACTION if name != "device" or arguments.matches]
+        refuse_ignored(arguments, names, "with --features: nothing is extracted")
+    if arguments.matches:
+        refuse_ignored(arguments, _MATCHING, "with --matches: nothing is matched")
+
+
+def _check_inputs(folder: Path, arguments: argparse.Namespace) -> None:
+    """Raise where features can't be extracted or matched as asked, before earlier results are removed."""
+    device = pick_device(arguments.device)
+    if arguments.matches:
+        with open_h5(arguments.matches):
+            pass
+    if arguments.features:
+        with open_h5(arguments.features) as file:
+            names, where = image_names(file), f"{arguments.features} holds the features of"
+    else:
+        names = [image.name for image in extract.chosen_images(_extraction(folder, arguments)).images]
+        where = f"{arguments.images} holds"
+        load_detector(arguments.weights, device, arguments.dtype, arguments.subpixel)
+    if not arguments.matches:
+        # All pairs of many images take memory, and can't be wrong if there is one.
+        is_chosen = arguments.pairs is not None or arguments.pair_pattern is not None
+        match.wanted_pairs(names if is_chosen else names[:2], arguments, where)
 
 
 def _prepare(folder: Path, arguments: argparse.Namespace) -> None:
@@ -99,6 +137,9 @@ def _prepare(folder: Path, arguments: argparse.Namespace) -> None:
                 shutil.rmtree(place)
             elif place.resolve() not in given:
                 place.unlink()
+        for result, kept in ((folder / FEATURES, arguments.features), (folder / MATCHES, arguments.matches)):
+            if kept is None or kept.resolve() != result.resolve():
+                remove_shards(result)
         for database in (folder / DATABASE, part_of(folder / DATABASE)):
             remove_database(database)
 
@@ -136,11 +177,12 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
         print(f"{features}: given")
     else:
         before = _sources(features)
+        old_matches = _tells_nothing(matches)
         status |= extract.run(_extraction(folder, arguments))
         if not features.exists():
             raise UserError(f"none of the images in {arguments.images} could be used")
         after = _sources(features)
-        if any(after[name] != size for name, size in before.items() if name in after):
+        if old_matches and any(after[name] != source for name, source in before.items() if name in after):
             note(f"images changed since they were matched: {matches} is made again")
             for old in (matches, part_of(matches)):
                 old.unlink(missing_ok=True)
@@ -156,12 +198,20 @@ def _features_and_matches(folder: Path, arguments: argparse.Namespace) -> tuple[
     return features, matches, status != OK
 
 
-def _sources(features: Path) -> dict[str, int | None]:
-    """The size of the file of each image whose features are there."""
+def _sources(features: Path) -> dict[str, str | None]:
+    """What the features that are there were made of."""
     if not features.exists():
         return {}
     with open_h5(features) as file:
         return stored_sources(file)
+
+
+def _tells_nothing(matches: Path) -> bool:
+    """Whether there are matches of an earlier version, which didn't store of which features they are."""
+    if not matches.exists():
+        return False
+    with open_h5(matches) as file:
+        return None in stored_descriptors(file).values()
 
 
 def _make_database(

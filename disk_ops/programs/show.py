@@ -30,6 +30,7 @@ from disk_ops.io.images import ImageError
 from disk_ops.io.inputs import ImageFile, utf8_name
 from disk_ops.io.output import check_writable
 from disk_ops.programs.common import (
+    DETECTION,
     OK,
     UserError,
     counted,
@@ -38,6 +39,7 @@ from disk_ops.programs.common import (
     number_of_keypoints,
     pick_device,
     quiet_opencv,
+    refuse_ignored,
 )
 from disk_ops.programs.extract import Extractor, prepare
 from disk_ops.sfm.landmarks import Model, ModelImage, match_errors
@@ -106,8 +108,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if len(arguments.images) > 2:
         raise UserError(f"one image (keypoints) or two images (matches) can be shown, got {len(arguments.images)}")
+    if len(arguments.images) == 1:
+        refuse_ignored(arguments, ("verify", "ratio", "max_lines"), "with one image: it is for the matches of two")
     if arguments.matches is not None and (arguments.features is None or len(arguments.images) != 2):
         raise UserError("--matches needs two images, and --features with the keypoints that were matched")
+    if arguments.features is not None:
+        refuse_ignored(arguments, DETECTION, "with --features, which holds the keypoints as they are shown")
+    if arguments.matches is not None:
+        refuse_ignored(arguments, ("ratio",), "with --matches, which are shown as they are")
     check_writable(arguments.output)
     inputs = [*arguments.images, *filter(None, [arguments.features, arguments.matches])]
     for path in inputs:

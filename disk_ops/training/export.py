@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -104,8 +103,11 @@ def read_record(path: str | Path) -> dict[str, Any] | None:
     file = find_checkpoint(path)
     try:
         if file.suffix.lower() in _SAFETENSORS:
-            with safe_open(file, "pt") as content:
-                record = json.loads((content.metadata() or {}).get(_RECORD, "null"))
+            # The library takes no path that isn't UTF-8; the header is a length (8 bytes) and JSON.
+            with file.open("rb") as stream:
+                length = int.from_bytes(stream.read(8), "little")
+                header = json.loads(stream.read(min(length, file.stat().st_size)))
+            record = json.loads((header.get("__metadata__") or {}).get(_RECORD, "null"))
         else:
             content = torch.load(file, map_location="cpu", weights_only=True)
             record = content.get(_RECORD) if isinstance(content, Mapping) else None

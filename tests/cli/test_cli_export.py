@@ -71,6 +71,20 @@ def test_a_model_that_differs_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_short_memory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from disk_ops.onnx import check
+
+    def fail(*_: object) -> None:
+        raise Exception("[ONNXRuntimeError] : Failed to allocate memory for requested buffer of size 4294967296")
+
+    monkeypatch.setattr(check, "compare_with_detector", fail)
+    assert main(["export-onnx", "-o", str(tmp_path / "disk.onnx"), "--size", "96x80"]) == 2
+    assert "--size 96x80, --n 2048: not enough memory to compare" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_onnxruntime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +135,9 @@ def test_what_is_impossible_is_said_in_one_line(
     [
         (["--size", "640"], "--size: a width and a height such as 1024x768 are needed, or any, got '640'"),
         (["--size", "0x5"], "are needed, or any, got '0x5'"),
+        (["--size", "9999999999x99999999999"], "--size: a width and a height of at most 32768 are needed"),
+        (["--n", "9" * 21], "--n: a positive integer is needed, at most 100000, got '999"),
+        (["--window-size", "99999999999999999999"], "--window-size: an odd positive integer is needed, at most 1023"),
         (["--n", "all"], "--n: a positive integer is needed, got 'all'"),
         (["--window-size", "2"], "an odd positive integer is needed, got '2'"),
     ],

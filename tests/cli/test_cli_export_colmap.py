@@ -114,6 +114,14 @@ def test_cameras_from_exif(scene: SyntheticScene) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("option", ["--max-error", "--verify-threads"])
+def test_options_of_verification_without_it(
+    scene: SyntheticScene, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export("--skip-verification", option, "4") == 2
+    assert f"{option} does nothing with --skip-verification" in capsys.readouterr().err
+
+
 def test_without_verification(scene: SyntheticScene, capsys: pytest.CaptureFixture[str]) -> None:
     assert export("--skip-verification") == 0
     database, _, _ = contents()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -164,6 +165,17 @@ def test_short_memory_takes_tiles(photos: Path, features: Path, tmp_path: Path) 
         assert len(places ^ expected_places) <= 2
 
 
+@pytest.mark.parametrize("threshold", [["-inf"], ["-1e9"], ["=-inf"]])
+def test_thresholds_below_all_scores(photos: Path, tmp_path: Path, threshold: list[str]) -> None:
+    """Argparse would take -inf for an option."""
+    output = tmp_path / "f.h5"
+    option = ["--score-threshold" + threshold[0]] if "=" in threshold[0] else ["--score-threshold", *threshold]
+    arguments = ["extract", str(photos / "a.jpg"), "-o", str(output), "--n", "5", "--max-memory", "inf"]
+    assert main([*arguments, *option]) == 0
+    with h5py.File(output) as file:
+        assert (stored_settings(file) or {})["score_threshold"] < -1e8
+
+
 def test_a_gpu_out_of_memory_is_reported_alike(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,3 +259,59 @@ def test_resume_adds_new_and_changed_images(tmp_path: Path, capsys: pytest.Captu
     assert main([*command[:-1], "10", "--overwrite"]) == 0
     with h5py.File(output) as file:
         assert (stored_settings(file) or {})["n"] == 10
+
+
+def bitmap(path: Path, value: int) -> Path:
+    """A picture whose file has the same length whatever is in it."""
+    image = np.full((48, 64, 3), 90, np.uint8)
+    image[10:30, 20:40] = value
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), image)
+    return path
+
+
+def test_resume_tells_pictures_and_masks_of_the_same_length_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, masks, output = tmp_path / "images", tmp_path / "masks", tmp_path / "f.h5"
+    command = ["extract", str(folder), "-o", str(output), "--n", "9", "--mask-dir", str(masks), "--quiet"]
+    for name in "abc":
+        bitmap(folder / f"{name}.bmp", 200)
+    masks.mkdir()
+    masks_file = masks / "a.bmp.png"
+    cv2.imwrite(str(masks_file), np.full((48, 64), 255, np.uint8))
+    assert main(command) == 0
+
+    def resumed() -> str:
+        capsys.readouterr()
+        assert main([*command, "--resume"]) == 0
+        return capsys.readouterr().out
+
+    assert "0 images" in resumed()
+    bitmap(folder / "b.bmp", 201)
+    assert "1 image," in (told := resumed()) and "2 done before" in told
+    cv2.imwrite(str(masks_file), np.zeros((48, 64), np.uint8))
+    assert "1 image," in resumed() and len(load(output)["a.bmp"]["scores"]) == 0
+    cv2.imwrite(str(masks / "c.png"), np.zeros((48, 64), np.uint8))  # a new one
+    masks_file.unlink()
+    assert "2 images" in resumed() and len(load(output)["a.bmp"]["scores"]) > 0
+    for path in (folder / "a.bmp", folder / "b.bmp", masks / "c.png"):
+        os.utime(path, (0, 0))  # copied: the content is the same
+    assert "0 images" in resumed()
+
+
+def test_files_of_earlier_versions_are_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They tell images apart by the length of the file, and nothing of masks."""
+    folder, masks, output = tmp_path / "images", tmp_path / "masks", tmp_path / "f.h5"
+    masks.mkdir()
+    command = ["extract", str(folder), "-o", str(output), "--n", "9", "--mask-dir", str(masks), "--quiet"]
+    for name in "ab":
+        save(folder / f"{name}.png", ord(name))
+    assert main(command) == 0
+    with h5py.File(output, "r+") as file:
+        for name in ("a.png", "b.png"):
+            del file[name].attrs["disk_ops_source"]
+    save(folder / "b.png", 3, 48, 80)
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 0
+    assert "1 image," in (told := capsys.readouterr().out) and "1 done before" in told

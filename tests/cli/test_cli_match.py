@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from sharing import interrupt
 from stored import N, groups
 
 from disk_ops import MutualNearestNeighbor
@@ -121,3 +122,107 @@ def test_the_cache_of_descriptors_is_bounded(features: Path) -> None:
         for name in names * 2:
             np.testing.assert_array_equal(cache[name], read_features(file, name).descriptors)
             assert len(cache._held) <= 2 or cache._bytes <= cache._max_bytes
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Path:
+    """Features of another maker, without settings: three images a, b and c."""
+    path = tmp_path / "f.h5"
+    for seed, name in enumerate("abc"):
+        change(path, name, seed)
+    return path
+
+
+def change(path: Path, name: str, seed: int, count: int = 8) -> None:
+    generator = np.random.default_rng(seed)
+    descriptors = generator.normal(size=(16, count)).astype(np.float32)
+    with h5py.File(path, "a") as file:
+        if name in file:
+            del file[name]
+        file[f"{name}/keypoints"] = generator.uniform(0, 60, (count, 2)).astype(np.float32)
+        file[f"{name}/descriptors"] = descriptors / np.linalg.norm(descriptors, axis=0)
+
+
+def stored_matches(path: Path) -> dict[str, list[int]]:
+    with h5py.File(path) as file:
+        pairs = {f"{first}/{second}": file[first][second] for first, second in groups(path)}
+        return {
+            name: np.asarray(item["matches0"] if isinstance(item, h5py.Group) else item).tolist()
+            for name, item in pairs.items()
+        }
+
+
+@pytest.mark.parametrize("layout", ["hloc", "deep-image-matching"])
+def test_resume_matches_changed_features_again(
+    changing: Path, tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, fresh = tmp_path / "m.h5", tmp_path / "fresh.h5"
+    command = ["match", str(changing), "--layout", layout, "--quiet"]
+    assert main([*command, "-o", str(output)]) == 0
+    change(changing, "b", 7, count=5)
+    capsys.readouterr()
+    assert main([*command, "-o", str(output), "--resume"]) == 0
+    told = capsys.readouterr()
+    assert "2 pairs" in told.out and "1 done before" in told.out
+    assert "2 pairs matched again: the features changed since" in told.err
+    assert main([*command, "-o", str(fresh)]) == 0
+    assert stored_matches(output) == stored_matches(fresh)
+    capsys.readouterr()
+    assert main([*command, "-o", str(output), "--resume"]) == 0
+    told = capsys.readouterr()
+    assert "0 pairs" in told.out and "3 done before" in told.out and told.err == ""
+
+
+def test_changed_features_are_matched_again_in_the_stored_order_and_if_not_asked_for(
+    changing: Path, tmp_path: Path
+) -> None:
+    """No file holds matches of two kinds of features, and no pair is in it twice."""
+    output, pairs = tmp_path / "m.h5", tmp_path / "pairs.txt"
+    pairs.write_text("b a\nc b\n")
+    command = ["match", str(changing), "-o", str(output), "--quiet"]
+    assert main([*command, "--pairs", str(pairs)]) == 0
+    before = stored_matches(output)
+    change(changing, "b", 7)
+    pairs.write_text("a b\n")
+    assert main([*command, "--pairs", str(pairs), "--resume"]) == 0
+    after = stored_matches(output)
+    assert after.keys() == before.keys() == {"b/a", "c/b"} and all(after[name] != before[name] for name in after)
+
+
+def test_an_interrupted_run_tells_changed_features_as_well(
+    changing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "m.h5"
+    command = ["match", str(changing), "-o", str(output), "--quiet"]
+    interrupt(0, 1, 2, *command)
+    change(changing, "a", 7)
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 0
+    assert "3 pairs" in (told := capsys.readouterr()).out and "2 pairs matched again" in told.err
+
+
+def test_matches_of_earlier_versions_are_kept(
+    changing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "m.h5"
+    command = ["match", str(changing), "-o", str(output), "--quiet"]
+    assert main(command) == 0
+    with h5py.File(output, "r+") as file:
+        for first, second in groups(output):
+            del file[first][second].attrs["disk_ops_features"]
+    change(changing, "d", 9)
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 0
+    told = capsys.readouterr()
+    assert "3 pairs" in told.out and "3 done before" in told.out
+    assert "3 pairs stored by an earlier version, which didn't tell of which features: kept as good" in told.err
+
+
+def test_features_that_are_none_are_named(changing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with h5py.File(changing, "r+") as file:
+        del file["b/descriptors"]
+        file["b/descriptors"] = np.array([[b"x"] * 8] * 16)
+    assert main(["match", str(changing), "-o", str(tmp_path / "m.h5"), "--quiet"]) == 1
+    told = capsys.readouterr()
+    assert "1 pair" in told.out and "2 failed" in told.out
+    assert f"failed: a - b: b: descriptors in {changing}: numbers are needed, got the type |S1" in told.err

@@ -25,6 +25,7 @@ from disk_ops.programs import extract as extract_program
         (["extract", "a.png", "-o", "f.h5", "--weights", "gone"], "--weights gone: "),
         (["extract", "a.png", "-o", "f.h5", "--weights", "a.png"], "--weights a.png: "),
         (["extract", "a.png", "-o", "f.h5", "--device", "abc"], "--device abc can't be used"),
+        (["extract", "a.png", "-o", "f.h5", "--device", "meta"], "--device meta can't be used"),
         (["extract", "a.png", "-o", "f.h5", "--mask-dir", "gone"], "--mask-dir gone is not a folder"),
         (["extract", ".", "-o", "f.h5", "--mask-dir", "."], "--mask-dir . is the folder of the images: masks need one"),
         (["match", "gone.h5", "-o", "m.h5"], "gone.h5: no such file"),
@@ -77,6 +78,25 @@ def test_what_is_impossible_is_said_in_one_line(
         (
             ["extract", "a.png", "-o", "f.h5", "--score-threshold", "x"],
             "--score-threshold: a number is needed, got 'x'",
+        ),
+        (["extract", "a.png", "-o", "f.h5", "--score-threshold", "-nan"], "--score-threshold: a number is needed"),
+        (["extract", "a.png", "-o", "f.h5", "--max-memory", "0"], "--max-memory: a number above 0 (or inf) is needed"),
+        (["extract", "a.png", "-o", "f.h5", "--max-memory", "-1"], "is needed, got '-1'"),
+        (["reconstruct", "photos", "-o", "out", "--overwrite", "--max-memory", "0"], "--max-memory: a number above 0"),
+        (["extract", "a.png", "-o", "f.h5", "--window-size", "9" * 20], "--window-size: an odd positive integer is"),
+        (["extract", "a.png", "-o", "f.h5", "--n", "9" * 20], "--n: a positive integer or 'all' is needed, at most"),
+        (["extract", "a.png", "-o", "f.h5", "--n", "9" * 5000], "is needed, at most 2147483647, got '999"),
+        (
+            ["extract", "a.png", "-o", "f.h5", "--num-workers", "9999"],
+            "--num-workers: a positive integer is needed, at",
+        ),
+        (
+            ["reconstruct", "photos", "-o", "out", "--mapper-threads", "9" * 10],
+            "needed, at most 1024, got '9999999999'",
+        ),
+        (
+            ["show", "a.png", "-o", "b.png", "--max-lines", "9" * 20],
+            "--max-lines: a positive integer is needed, at most",
         ),
         (["extract", "a.png", "-o", "f.h5", "--resume", "--overwrite"], "not allowed with"),
         (["match", "f.h5", "-o", "m.h5", "--ratio", "1.5"], "--ratio: a number above 0 and at most 1 is needed"),

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import sfm_scene
@@ -130,6 +131,15 @@ def test_overwrite_begins_afresh_and_keeps_other_files(scene: SyntheticScene) ->
         ("my photos", ("--weights", "nowhere.pth"), "'nowhere.pth' is neither a bundled name"),
         ("my photos", ("--device", "xpu"), "xpu"),
         ("my photos", ("--mask-dir", "nowhere"), "--mask-dir nowhere is not a folder"),
+        ("my photos", ("--device", "meta"), "--device meta can't be used"),
+        ("my photos", ("--pairs", "gone.txt"), "--pairs gone.txt: No such file"),
+        ("my photos", ("--pair-pattern", "x/*"), "--pair-pattern 'x/*': matches none of 6 images"),
+        ("my photos", ("--features", "f.h5", "--device", "meta"), "--device meta can't be used"),
+        ("my photos", ("--features", "f.h5", "--pair-pattern", "re:("), "is not a regular expression"),
+        ("my photos", ("--features", "f.h5", "--n", "9"), "--n does nothing with --features"),
+        ("my photos", ("--features", "f.h5", "--mask-dir", "m"), "--mask-dir does nothing with --features"),
+        ("my photos", ("--features", "f.h5", "--matches", "m.h5", "--ratio", "1"), "--ratio does nothing with --match"),
+        ("my photos", ("--features", "f.h5", "--matches", "m.h5", "--device", "cpu"), "--device does nothing with --f"),
     ],
 )
 def test_overwrite_that_can_not_begin_loses_nothing(
@@ -137,6 +147,8 @@ def test_overwrite_that_can_not_begin_loses_nothing(
 ) -> None:
     assert reconstruct() == 0
     Path("empty").mkdir()
+    sfm_scene.write_features(scene, Path("f.h5"))
+    sfm_scene.write_matches(scene, Path("m.h5"))
     before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
     assert main(["reconstruct", images, "-o", "out", *CAMERA, "--overwrite", *options]) == 2
     assert message in capsys.readouterr().err
@@ -211,6 +223,14 @@ def test_given_files_are_not_removed(scene: SyntheticScene) -> None:
     before = Path("out/features.h5").read_bytes()
     assert reconstruct("--features", "out/features.h5", "--overwrite") == 0
     assert Path("out/features.h5").read_bytes() == before and summary()["models"][0]["registered"] == 6
+
+
+def test_overwrite_removes_shards_of_earlier_results(scene: SyntheticScene) -> None:
+    assert reconstruct() == 0
+    shards = Path("out/features.h5.shards")
+    shards.mkdir()
+    (shards / "00000-of-00002.h5").write_bytes(b"old")
+    assert reconstruct("--overwrite") == 0 and not shards.exists()
 
 
 @pytest.mark.parametrize("name", ["database.db", "sparse"])
@@ -299,12 +319,23 @@ def test_a_changed_photograph_is_matched_again(tmp_path: Path, capsys: pytest.Ca
     save(tmp_path / "photos" / "1.png", 3, 90, 120)
     assert main([*arguments, "--resume"]) == 1
     told = capsys.readouterr()
+    assert "2 pairs matched again: the features changed since" in told.err
+    assert "matches.h5: 2 pairs" in told.out and "1 done before" in told.out
+    with h5py.File(out / "matches.h5", "r+") as file:  # of an earlier version, which didn't tell of which features
+        for pair in (file[first][second] for first in file for second in file[first]):
+            del pair.attrs["disk_ops_features"]
+    save(tmp_path / "photos" / "1.png", 4, 90, 120)
+    assert main([*arguments, "--resume"]) == 1
+    told = capsys.readouterr()
     assert "images changed since they were matched" in told.err and "matches.h5: 3 pairs" in told.out
 
 
 def test_a_folder_with_one_photograph_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "photos" / "a.png")
     arguments = ["reconstruct", str(tmp_path / "photos"), "-o", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert "photos holds 1 image; two are needed" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    (tmp_path / "photos" / "b.png").write_text("no image")
     assert main(arguments) == 2
     assert "holds the features of 1 image; two are needed" in capsys.readouterr().err
     (tmp_path / "photos" / "a.png").write_text("no image")
@@ -313,6 +344,7 @@ def test_a_folder_with_one_photograph_or_none(tmp_path: Path, capsys: pytest.Cap
     told = capsys.readouterr().err
     assert "failed: a.png: " in told and "none of the images in" in told
     (tmp_path / "photos" / "a.png").unlink()
+    (tmp_path / "photos" / "b.png").unlink()
     shutil.rmtree(tmp_path / "out")
     assert main(arguments) == 2
     assert "no images found in" in capsys.readouterr().err

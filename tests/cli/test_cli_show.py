@@ -64,3 +64,50 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert int(line.split()[1]) > 60  # matches that agree with one fundamental matrix
     picture = cv2.imread(str(tmp_path / "new" / "folder" / "demo.png"))
     assert picture.shape == (288, 2 * 384 + 12, 3) and picture.std() > 30
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "reason"),
+    [
+        (1, ["--features", "FEATURES", "--n", "2048"], "--n does nothing with --features"),
+        (1, ["--features", "FEATURES", "--max-s", "1600"], "--max-size does nothing with --features"),
+        (1, ["--features", "FEATURES", "--window-size=5"], "--window-size does nothing with --features"),
+        (1, ["--features", "FEATURES", "--subpixel"], "--subpixel does nothing with --features"),
+        (1, ["--features", "FEATURES", "--weights", "general"], "--weights does nothing with --features"),
+        (1, ["--features", "FEATURES", "--device", "cpu"], "--device does nothing with --features"),
+        (1, ["--features", "FEATURES", "--score-threshold", "-1"], "--score-threshold does nothing with --features"),
+        (2, ["--features", "FEATURES", "--matches", "MATCHES", "--ratio", "1"], "--ratio does nothing with --matches"),
+        (1, ["--ratio", "0.9"], "--ratio does nothing with one image"),
+        (1, ["--verify"], "--verify does nothing with one image"),
+        (1, ["--max-lines", "150"], "--max-lines does nothing with one image"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    photos: Path,
+    features: Path,
+    matches: Path,
+    tmp_path: Path,
+    count: int,
+    options: list[str],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also with the value that is the default: the user expects an effect."""
+    images = [str(photos / "a.jpg"), str(photos / "sub" / "a.jpg")][:count]
+    given = [{"FEATURES": str(features), "MATCHES": str(matches)}.get(option, option) for option in options]
+    assert main(["show", *images, *given, "-o", str(tmp_path / "out.png")]) == 2
+    assert reason in capsys.readouterr().err and not (tmp_path / "out.png").exists()
+
+
+def test_damaged_features_are_named(
+    photos: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "f.h5", tmp_path / "out.png"
+    for key, value in (("image_size", [96]), ("keypoints", [[float("nan"), 1.0]]), ("keypoints", [[1e30, 1.0]])):
+        with h5py.File(features) as file, h5py.File(source, "w") as copy:
+            file.copy("a.jpg", copy)
+            del copy["a.jpg"][key]
+            copy["a.jpg"][key] = value
+        assert main(["show", str(photos / "a.jpg"), "--features", str(source), "-o", str(output)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"disk-ops show: error: a.jpg: {key} in {source}: ") and told.count("\n") == 1

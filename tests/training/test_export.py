@@ -244,6 +244,26 @@ def test_paths_that_are_not_utf_8_are_escaped(tmp_path: Path, weights: dict[str,
     assert read_record(tmp_path / name) == {"path": "caf\\udce9", "caf\\udce9": ["caf\\udce9"]}
 
 
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_a_record_in_a_folder_whose_name_is_not_utf_8(
+    tmp_path: Path, weights: dict[str, torch.Tensor], name: str
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir()
+    except (OSError, UnicodeError):
+        pytest.skip("this file system takes UTF-8 names only")
+    export_weights(weights, folder / name, {"steps": 7})
+    assert read_record(folder / name) == {"steps": 7}
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 40, (2).to_bytes(8, "little") + b"[]", b"\0" * 8])
+def test_a_damaged_header_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"w\.safetensors: its record can't be read"):
+        read_record(tmp_path / "w.safetensors")
+
+
 def test_the_commit_is_named_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_ops, "__file__", str(tmp_path / "disk_ops" / "__init__.py"))
     assert training_record({}, 1, 1, {}, [])["commit"] is None
