@@ -50,10 +50,9 @@ class TestConvBlock:
         assert output.dtype == torch.float32 and output.requires_grad
 
     def test_is_the_layers(self, inputs):
-        exact, direct = layers(inputs), layers(inputs.float())
+        exact = layers(inputs)
         for output in (block(inputs.float()), block(leaves(inputs.float())).detach()):
-            error, usual = (float((result.double() - exact).abs().max()) for result in (output, direct))
-            assert error < 4 * usual + 4e-6, f"{error} against {usual} of direct convolution"
+            assert float((output.double() - exact).abs().max()) < 32 * inputs.rounding()
 
     def test_gradients_are_those_of_the_layers(self, inputs):
         """Relative to the largest element, within ten times the rounding error of float32 layers, and a little."""

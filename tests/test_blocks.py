@@ -55,15 +55,13 @@ class TestBlockConvolution:
         assert output.dtype == torch.float32 and output.shape[1] == len(inputs.weight)
 
     def test_is_the_convolution_of_the_activation(self, inputs):
-        """Within twice the rounding error that direct float32 convolutions have, and a little for lucky ones."""
+        """Within 32 roundings of the largest sum, on every processor."""
         given = inputs.float()
         exact = F.conv2d(inputs.activation(), inputs.weight, inputs.bias, padding="same")
-        direct = F.conv2d(given.activation(), given.weight, given.bias, padding="same")
         norm = block_norm(given.x, given.skip, given.resample)
         output = block_convolution(given.x, given.weight, given.bias, given.skip, norm, given.slope, given.resample)
         assert output.shape == exact.shape
-        error, usual = (float((result.double() - exact).abs().max()) for result in (output, direct))
-        assert error < 4 * usual + 4e-6, f"{error} against {usual} of direct convolution"
+        assert float((output.double() - exact).abs().max()) < 32 * inputs.rounding()
 
     @pytest.mark.parametrize("channels", [1, 3])
     @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
