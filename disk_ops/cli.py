@@ -19,7 +19,14 @@ _DISK_ERRORS = frozenset(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a program and return its exit status."""
+    """Run a program and return its exit status; without ``argv`` that of the process, which may end here."""
+    status = _main(argv)
+    if argv is None and "disk_ops.group" in sys.modules:  # not imported where nothing has: that takes seconds
+        importlib.import_module("disk_ops.group").end_process(status)
+    return status
+
+
+def _main(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(_with_negative_numbers(given))
     arguments.command = shlex.join(["disk-ops", *given])

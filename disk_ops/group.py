@@ -5,7 +5,10 @@ Those of :mod:`disk_ops.workers` share work without talking to each other.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +23,9 @@ from disk_ops.workers import this_worker
 T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=6)  # all wait while the first process validates; torchrun notices lost ones by itself
+
+
+_joined: list[bool] = []  # not empty in a process that was in a group
 
 
 class DeviceError(Exception):
@@ -90,6 +96,21 @@ class Group(NamedTuple):
             dist.destroy_process_group()
 
 
+def end_process(status: int) -> None:
+    """End a process that was in a group, with this exit status; return in any other.
+
+    What is registered for the exit is done, but the interpreter isn't taken down: threads of torch.distributed may run
+    on meanwhile, and every now and then abort the process, whereupon torchrun ends the others.
+    """
+    if not _joined:
+        return
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(status)
+
+
 def is_lost_process(error: BaseException) -> bool:
     """Whether an error means that another process of the group has ended."""
     if dist.is_available() and isinstance(error, dist.DistError):  # of NCCL
@@ -124,6 +145,7 @@ def join(device: str) -> Group:
             world_size=worker.size,
             timeout=_PATIENCE,
         )
+        _joined.append(True)
     return Group(dist.get_rank(), dist.get_world_size(), chosen)
 
 

@@ -115,8 +115,8 @@ def test_descriptors(device, dtype):
 def test_network(device, dtype):
     """The fused network in a dtype is about as near to float64 as PyTorch's own layers in that dtype.
 
-    Or as Winograd's algorithm is in float32: within 2e-5 of the largest output. How near PyTorch's layers are depends on
-    the processor (with AVX-512 several times nearer than with AVX2).
+    Or as Winograd's algorithm is in float32: within 2e-5 of the largest output. How near PyTorch's layers are depends
+    on the processor (with AVX-512 several times nearer than with AVX2).
     """
     unet = UNet(desc_dim=8).to(device, dtype)
     images = photo_like(device, 2, 3, 64, 80).to(dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -38,3 +41,21 @@ def test_numbers_of_machines_are_not_those_of_processes(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCAL_RANK", "-1")
     with pytest.raises(WorkerError, match="LOCAL_RANK='-1'"):
         join("cpu")
+
+
+@pytest.mark.parametrize(
+    ("joined", "status", "printed"), [(True, 7, "registered\n"), (False, 3, "went on\nregistered\n")]
+)
+def test_a_process_of_a_group_ends_without_taking_down_the_interpreter(joined: bool, status: int, printed: str) -> None:
+    """What is registered for the exit is done all the same."""
+    program = f"""
+import atexit, sys
+from disk_ops import group
+atexit.register(print, "registered")
+group._joined += [True] * {joined:d}
+group.end_process(7)
+print("went on")
+sys.exit(3)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (status, printed, "")
