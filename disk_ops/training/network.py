@@ -39,7 +39,7 @@ def origin(config: ModelConfig, detector: DISKDetector) -> dict[str, Any] | None
         return None
     try:
         record = read_record(config.init)
-    except ValueError:  # a file that holds more than weights, of which only those could be read
+    except ValueError:  # no reason not to train from weights that could be read
         record = None
     return {"weights": weights_digest(detector.state_dict()), "record": record}
 

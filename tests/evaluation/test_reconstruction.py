@@ -139,6 +139,22 @@ def record_of(item: str, method: str = "disk", **values: Any) -> dict[str, Any]:
     return {"method": method, "n": 2048, "item": item, "ratio": None, **defaults, **values}
 
 
+def test_to_fail_on_a_scene_betters_no_mean(scene: SyntheticScene, tmp_path: Path) -> None:
+    """Errors that one method lacks count for no method; what all have still does."""
+    protocol = ReconstructionProtocol(find_scenes(tmp_path))
+    lacking = {"position_median_relative": None, "rotation_median": None}
+    records = [
+        *(record_of("a"), record_of("b", position_median_relative=0.5, rotation_median=9.0)),
+        *(record_of("a", "sift"), record_of("b", "sift", landmarks=3, **lacking)),
+    ]
+    overall = protocol.tables(records)[-1]
+    column = overall.columns.index
+    disk, sift = overall.rows
+    for name in ("position %", "rotation"):
+        assert disk[column(name)] == sift[column(name)]  # of scene a alone
+    assert disk[column("landmarks")] == 1000 and sift[column("landmarks")] == 501.5
+
+
 def test_tables_and_plots(scene: SyntheticScene, tmp_path: Path) -> None:
     protocol = ReconstructionProtocol(find_scenes(tmp_path))
     records = [

@@ -55,7 +55,7 @@ def test_two_processes_are_one(tmp_path, batch_size):
     for one, two in zip(output(tmp_path / "one"), output(tmp_path / "two"), strict=True):
         # Where a value lies at the kink of PReLU, rounding errors turn its gradient into another one: single weights of
         # so small a network then differ by 1e-3. One step changes the output by more than half.
-        assert float((two - one).norm() / one.norm()) < 5e-3
+        assert float((two - one).norm() / one.norm()) < 2e-3
     assert (tmp_path / "two" / "best.safetensors").exists()
     # Weights alone wouldn't show a gradient of another size: Adam divides by it.
     with (tmp_path / "one" / "history.csv").open() as first, (tmp_path / "two" / "history.csv").open() as second:

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from disk_ops.io.output import OutputError
 from disk_ops.scenes.errors import DataError
-from disk_ops.training.config import config_to_toml
-from disk_ops.training.folder import locked, stored_config
+from disk_ops.training.config import TrainingConfig, config_to_mapping, config_to_toml, read_config
+from disk_ops.training.folder import is_same_training, locked, stored_config
 from disk_ops.training.run import train
 from disk_ops.training.settings import SettingsError
 from disk_ops.training.state import StateError, load_checkpoint
@@ -237,6 +237,17 @@ def test_another_training_is_refused(photos, tmp_path, change, named):
     train(make_config(photos), tmp_path / "run", quiet=True)
     with pytest.raises(OutputError, match=f"other settings .*{named}"):
         train(make_config(photos, **change), tmp_path / "run", quiet=True, existing="resume")
+
+
+def test_depth_maps_may_move_but_not_appear():
+    """Whether there are any decides on the reward and on which images are used."""
+
+    def with_depth(folder: str) -> TrainingConfig:
+        return read_config("paper", ["scenes:places"], [f"source.0.depth={folder}"])
+
+    stored = config_to_mapping(with_depth("stereo/depth_maps"))
+    assert is_same_training(with_depth("elsewhere"), stored)
+    assert not is_same_training(with_depth(""), stored)
 
 
 def test_what_does_not_change_the_result_may_differ(photos, tmp_path):

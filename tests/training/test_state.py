@@ -49,6 +49,21 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path):
     assert load_checkpoint(tmp_path, pytest.fail)["step"] == 1
 
 
+def test_who_only_looks_renames_nothing(tmp_path):
+    """Without the lock of the folder another process may be at work there."""
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, {"a": step}, keep=3)
+    newest = checkpoint_folder(tmp_path) / "step-000000002.pt"
+    newest.write_bytes(b"half")
+    before = kept(tmp_path)
+    assert load_checkpoint(tmp_path, pytest.fail, only_look=True)["a"] == 1
+    assert kept(tmp_path) == before
+    (checkpoint_folder(tmp_path) / "step-000000001.pt").write_bytes(b"half")
+    with pytest.raises(StateError, match="none of the 2 checkpoints"):
+        load_checkpoint(tmp_path, pytest.fail, only_look=True)
+    assert kept(tmp_path) == before
+
+
 def test_damaged_checkpoints_alone_are_refused_each_time(tmp_path):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, {}, keep=3).write_bytes(b"x")
