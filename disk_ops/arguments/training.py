@@ -27,8 +27,8 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="a TOML file, or a preset: paper, photos-small, photos-general, photos-rotation, photos-gpu (default "
-        "with --resume: that of FOLDER)",
+        help="a TOML file, or a preset: paper, photos-small, photos-gpu; photos-start, photos-larger, photos-general, "
+        "photos-turned, photos-rotation, which made the bundled weights (default with --resume: that of FOLDER)",
     )
     parser.add_argument(
         "--data",

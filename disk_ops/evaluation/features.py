@@ -41,10 +41,14 @@ class DetectorExtractor:
         detector: put it into evaluation mode yourself, or use :func:`evaluation_mode`.
         n: at most this many features per image, the best ones; ``None``: all.
         window_size: odd width of the non-maximum suppression window.
+        score_threshold: features score above it; below 0, the network would rather reject those.
     """
 
-    def __init__(self, detector: DISKDetector, n: int | None = 2048, window_size: int = 5) -> None:
+    def __init__(
+        self, detector: DISKDetector, n: int | None = 2048, window_size: int = 5, score_threshold: float = 0.0
+    ) -> None:
         self.detector, self.n, self.window_size = detector, n, window_size
+        self.score_threshold = score_threshold
 
     def __call__(
         self,
@@ -58,6 +62,7 @@ class DetectorExtractor:
                 image.to(weight.device, weight.dtype)[None],
                 n=self.n,
                 window_size=self.window_size,
+                score_threshold=self.score_threshold,
                 mask=None if mask is None else mask.to(weight.device)[None],
             )[0]
         return Features(features.keypoints.cpu(), features.descriptors.cpu(), features.detection_scores.cpu())

@@ -31,6 +31,9 @@ from disk_ops.evaluation.robust import estimate_homography
 from disk_ops.io.images import downscale, limited_size, size_of, to_rgb_float
 
 Matrix = npt.NDArray[np.float64]  # [3, 3]
+SCORE_THRESHOLD = (
+    -20.0
+)  # where many keypoints average their errors out, also those that the network would rather reject
 MIN_INLIERS = 15  # matches of two photographs that agree with one homography; without overlap up to about 10 do,
 MIN_SHARE = 0.15  # or more where parts look alike, but then few of all matches in what would be the common area
 
@@ -51,7 +54,8 @@ def read_photograph(path: Path, max_size: int) -> Tensor:
 
 def homographies_to_middle(images: list[Tensor], detector: DISKDetector, n: int = 4096) -> list[Matrix]:
     """Return, for each image [3, H, W], the homography from its pixels to those of the middle image."""
-    extractor, matcher = DetectorExtractor(detector, n), MutualNearestNeighbor(ratio=0.95)
+    extractor = DetectorExtractor(detector, n, score_threshold=SCORE_THRESHOLD)
+    matcher = MutualNearestNeighbor(ratio=0.95)
     features = [extractor(image) for image in images]
     to_first: list[Matrix] = [np.eye(3)]
     for i, (first, second) in enumerate(pairwise(features)):

@@ -219,8 +219,10 @@ class TestExtractors:
         assert 0 < len(found.keypoints) <= 30
         assert found.keypoints[:, 0].max() < 40
         whole = DetectorExtractor(detector, n=None)(image)
-        assert len(whole.keypoints) > 30
         assert not whole.descriptors.requires_grad
+        rejected = DetectorExtractor(detector, n=None, score_threshold=-1e9)(image)
+        assert len(rejected.keypoints) > len(whole.keypoints) > len(found.keypoints)
+        assert rejected.scores.min() < 0 < whole.scores.min()
 
     def test_evaluation_mode_restores_every_part(self):
         module = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())

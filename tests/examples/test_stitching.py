@@ -107,7 +107,7 @@ def test_panorama_shows_the_photograph(
     assert inner.mean() > 0.75
     difference = np.abs(panorama.permute(1, 2, 0).numpy() - expected)[inner]
     moved = np.abs(np.roll(panorama.permute(1, 2, 0).numpy(), 1, axis=1) - expected)[inner]
-    assert difference.mean() < 0.03 < moved.mean()
+    assert difference.mean() < 0.015 < moved.mean()
 
 
 def test_images_that_cover_a_plane_alike_are_blended(example: dict[str, Any]) -> None:
