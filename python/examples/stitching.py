@@ -31,9 +31,8 @@ from disk_ops.evaluation.robust import estimate_homography
 from disk_ops.io.images import downscale, limited_size, size_of, to_rgb_float
 
 Matrix = npt.NDArray[np.float64]  # [3, 3]
-SCORE_THRESHOLD = (
-    -20.0
-)  # where many keypoints average their errors out, also those that the network would rather reject
+# Many keypoints average their errors out, so those that the network would rather reject are taken, too.
+SCORE_THRESHOLD = -20.0
 MIN_INLIERS = 15  # matches of two photographs that agree with one homography; without overlap up to about 10 do,
 MIN_SHARE = 0.15  # or more where parts look alike, but then few of all matches in what would be the common area
 
