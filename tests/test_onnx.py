@@ -108,9 +108,9 @@ class TestRuntimes:
         pixels = cv2.imread(str(shared_data / name))
         if pixels is None:
             pytest.skip(f"{name} is not in ../shared/data")
-        image = as_input(np.ascontiguousarray(pixels[:400, :500, ::-1]))
+        image = as_input(np.ascontiguousarray(pixels[:, :, ::-1]))
         outputs = run(runtime, make_model(detector), {"image": image.numpy()})
-        assert assert_features_of(detector, image, outputs, 2048) > 300
+        assert assert_features_of(detector, image, outputs, 2048) > 1000
 
     @pytest.mark.parametrize("size", [(160, 192), (157, 190)])
     def test_fixed_size(self, detector, photograph, runtime, size):
@@ -243,8 +243,8 @@ class TestModel:
 
     def test_half_precision_weights_become_float32(self, detector, photograph):
         half = copy.deepcopy(detector).half()
-        found = compare_with_detector(make_model(half, 100), half, as_input(crop(photograph, 64, 80)))
-        assert found.is_close and found.common >= 20 and half.unet.last_convolution.weight.dtype == torch.float16
+        found = compare_with_detector(make_model(half, 100), half, as_input(crop(photograph, 96, 112)))
+        assert found.is_close and found.common >= 29 and half.unet.last_convolution.weight.dtype == torch.float16
 
     def test_a_difference_is_seen(self, detector, photograph):
         other = copy.deepcopy(detector)
