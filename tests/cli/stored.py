@@ -17,10 +17,10 @@ def save(path: Path, seed: int = 0, height: int = 64, width: int = 96) -> Path:
     """A random picture with structures that the detector finds."""
     generator = np.random.default_rng(seed)
     image = np.full((height, width, 3), 90, np.uint8)
-    for _ in range(40):
+    for _ in range(100):
         corner = generator.integers(0, (width, height))
         color = generator.integers(0, 256, 3).tolist()
-        cv2.rectangle(image, corner.tolist(), (corner + generator.integers(4, 20, 2)).tolist(), color, cv2.FILLED)
+        cv2.rectangle(image, corner.tolist(), (corner + generator.integers(4, 14, 2)).tolist(), color, cv2.FILLED)
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), image)
     return path

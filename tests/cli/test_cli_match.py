@@ -28,7 +28,7 @@ def test_match_stores_what_the_matcher_finds(features: Path, matches: Path) -> N
     )
     assert matches0.dtype == np.int16 and scores0.dtype == np.float16 and len(matches0) == len(first.scores)
     index0 = np.flatnonzero(matches0 >= 0)
-    assert len(index0) > 2
+    assert len(index0) > 5
     np.testing.assert_array_equal(np.stack([index0, matches0[index0]], axis=1), indices.numpy())
     cosine = (first.descriptors[index0] * second.descriptors[matches0[index0]]).sum(axis=1)
     np.testing.assert_allclose(scores0[index0], (1 + cosine) / 2, atol=2e-3)
