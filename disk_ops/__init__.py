@@ -12,6 +12,7 @@ from disk_ops.features import DISKFeatures, PaddedFeatures, SampledFeatures  # n
 from disk_ops.local_feature import DISKDescriptors, DISKKeypoints, DISKLocalFeature  # noqa: E402
 from disk_ops.matching import MatchDistribution, MutualNearestNeighbor, MutualSoftmaxMatcher, PaddedMatches  # noqa: E402
 from disk_ops.modules import DistanceMatrix, GridSampler, NMSTopK  # noqa: E402
+from disk_ops.multiscale import MultiscaleDetector  # noqa: E402
 
 try:
     __version__ = version("disk_ops")
@@ -27,6 +28,7 @@ __all__ = [
     "DistanceMatrix",
     "GridSampler",
     "MatchDistribution",
+    "MultiscaleDetector",
     "MutualNearestNeighbor",
     "MutualSoftmaxMatcher",
     "NMSTopK",

@@ -195,7 +195,7 @@ class DISKDetector(nn.Module):
     def forward_padded(
         self,
         images: Tensor,  # [B, C, H, W]
-        n: int,
+        n: int | None,
         window_size: int = 5,
         score_threshold: float = 0.0,
         mask: Tensor | None = None,  # [B, 1, H, W]
@@ -205,8 +205,8 @@ class DISKDetector(nn.Module):
         """Detect and describe features in fixed shapes: see :meth:`forward`, whose arguments it shares.
 
         Returns:
-            :class:`PaddedFeatures` with ``n`` columns, also where there are fewer pixels, best score first; ``valid``
-            tells which hold a feature.
+            :class:`PaddedFeatures` with ``n`` columns, also where there are fewer pixels (``None``: as many as the
+            richest image has features), best score first; ``valid`` tells which hold a feature.
         """
         return self._features(images, n, window_size, score_threshold, mask, border, image_size)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 if TYPE_CHECKING:
     import cv2
@@ -109,6 +111,18 @@ class PaddedFeatures(NamedTuple):
     scores: Tensor  # [B, n] heatmap values
     descriptors: Tensor  # [B, n, D] L2-normalised
     valid: Tensor  # [B, n] bool
+
+    @classmethod
+    def of(cls, features: Sequence[DISKFeatures]) -> PaddedFeatures:
+        """The features of one image or more, in as many columns as the richest has."""
+        keypoints, scores, descriptors = (
+            pad_sequence([getattr(each, name) for each in features], batch_first=True)
+            for name in ("keypoints", "detection_scores", "descriptors")
+        )
+        counts = torch.tensor([each.n for each in features], device=scores.device)
+        return cls(
+            keypoints, scores, descriptors, torch.arange(scores.shape[1], device=scores.device) < counts[:, None]
+        )
 
     def unpad(self) -> list[DISKFeatures]:
         """Return the valid features of each image."""

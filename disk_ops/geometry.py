@@ -29,10 +29,13 @@ def check_points(
 def lafs_from_keypoints(
     keypoints: Tensor,  # [B, N, 2]
     valid: Tensor,  # [B, N] bool
+    scales: Tensor | None = None,  # [B, N]; None: 1
 ) -> Tensor:
-    """Return kornia's local affine frames ``[B, N, 2, 3]``, scale 1 and upright; all zero where not valid."""
+    """Return kornia's local affine frames ``[B, N, 2, 3]``, upright; all zero where not valid."""
     centres = keypoints if keypoints.is_floating_point() else keypoints.float()
     frames = torch.eye(2, dtype=centres.dtype, device=centres.device).expand(*centres.shape[:2], 2, 2)
+    if scales is not None:
+        frames = frames * scales[..., None, None]
     return torch.cat([frames, centres[..., None]], dim=-1) * valid[..., None, None]
 
 

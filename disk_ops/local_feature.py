@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from disk_ops.detector import DISKDetector
 from disk_ops.geometry import check_points, laf_centres, sample_descriptors
+from disk_ops.multiscale import MultiscaleDetector
 from disk_ops.ops.nms import check_maxima
 
 
@@ -16,7 +17,7 @@ class DISKLocalFeature(nn.Module):
     """A local feature for ``kornia.feature.LocalFeatureMatcher`` and what builds on it (``ImageStitcher``, ...).
 
     Args:
-        detector: the DISK detector.
+        detector: the DISK detector, at one scale or several.
         n: at most this many features per image.
         window_size: odd width of the non-maximum suppression window.
         score_threshold: features score strictly above it.
@@ -35,15 +36,20 @@ class DISKLocalFeature(nn.Module):
         ['batch_indexes', 'confidence']
     """
 
+    _detectors: tuple[type, ...] = (DISKDetector, MultiscaleDetector)
+
     def __init__(
         self,
-        detector: DISKDetector,
+        detector: DISKDetector | MultiscaleDetector,
         n: int | None = 2048,
         window_size: int = 5,
         score_threshold: float = 0.0,
         border: int | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(detector, self._detectors):
+            wanted = " or ".join(each.__name__ for each in self._detectors)
+            raise TypeError(f"detector must be a {wanted}, got {type(detector).__name__}")
         check_maxima(n, window_size, score_threshold, border)
         self.disk = detector
         self.n, self.window_size, self.score_threshold, self.border = n, window_size, score_threshold, border
@@ -60,7 +66,8 @@ class DISKLocalFeature(nn.Module):
 class DISKKeypoints(DISKLocalFeature):
     """The detecting half, first argument of ``kornia.feature.LocalFeature``; arguments of :class:`DISKLocalFeature`.
 
-    It hands the dense descriptors of the image it has seen to the :class:`DISKDescriptors` made of it.
+    It hands the dense descriptors of the image it has seen to the :class:`DISKDescriptors` made of it. The detector is
+    one of a single scale.
 
     Example:
         >>> import kornia.feature as KF, torch
@@ -70,6 +77,7 @@ class DISKKeypoints(DISKLocalFeature):
         torch.Size([1, 16, 128])
     """
 
+    _detectors = (DISKDetector,)
     _handed_over: _HandedOver | None = None
 
     def forward(  # type: ignore[override]
@@ -78,6 +86,7 @@ class DISKKeypoints(DISKLocalFeature):
         mask: Tensor | None = None,  # [B, 1, H, W]
     ) -> tuple[Tensor, Tensor]:
         """Return lafs ``[B, N, 2, 3]`` and responses ``[B, N]``."""
+        assert isinstance(self.disk, DISKDetector)
         lafs, responses, dense = self.disk.detect_with_dense_descriptors(
             img, mask, self.n, self.window_size, self.score_threshold, self.border
         )
@@ -122,6 +131,7 @@ class DISKDescriptors(nn.Module):
         check_points(lafs, len(img), frames=True, name="lafs")
         dense = self.keypoints.take_dense_descriptors(img)
         if dense is None:
+            assert isinstance(self.keypoints.disk, DISKDetector)
             return self.keypoints.disk.describe(img, lafs)
         return sample_descriptors(dense, laf_centres(lafs))
 

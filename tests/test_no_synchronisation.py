@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from disk_ops import DISKDetector, _images, model
+from disk_ops import DISKDetector, MultiscaleDetector, _images, model
 from disk_ops.ops import blocks
 
 GPU = "meta"
@@ -92,6 +92,20 @@ def test_nothing_waits(gpu, dtype, given, norm):
     else:  # 8 norms, 8 convolutions and the heatmap's, one call for all patches
         assert sorted(seen) == ["block_convolution"] * 9 + ["block_norm"] * 8 + ["block_patches"]
         assert not {"native_batch_norm", "upsample_bilinear2d", "avg_pool2d", "convolution"} & set(watch.seen)
+
+
+@pytest.mark.parametrize("given", ["nothing", "mask", "image_size", "border"])
+def test_nothing_waits_at_several_scales(gpu, given):
+    images = torch.empty(2, 3, 70, 90)
+    arguments = {
+        "nothing": {},
+        "mask": {"mask": torch.empty(2, 1, 70, 90)},
+        "image_size": {"image_size": torch.empty(2, 2, dtype=torch.int64)},
+        "border": {"border": 3},
+    }[given]
+    with torch.no_grad(), Watch():
+        features = MultiscaleDetector(DISKDetector()).forward_padded(images, 100, **arguments)
+    assert features.keypoints.shape == (2, 100, 2) and features.keypoints.device.type == GPU
 
 
 def test_what_waits_is_found(gpu):

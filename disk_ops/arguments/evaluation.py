@@ -58,7 +58,7 @@ def add_protocol(
         nargs="+",
         default=methods,
         metavar="METHOD",
-        help=f"disk[:CHECKPOINT], disk+subpixel[:CHECKPOINT]{'' if only_disk else others} "
+        help=f"disk[+subpixel]{'' if only_disk else '[+multiscale]'}[:CHECKPOINT]{'' if only_disk else others} "
         f"(default: {' '.join(methods)})",
     )
     parser.add_argument(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from disk_ops.arguments.given import note_given
-from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, size_limit
+from disk_ops.arguments.values import count_or_all, number, odd, positive, ratio, scales, size_limit
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT
+from disk_ops.multiscale import SCALES
 
 STATUS = "exit status: 0 all done, 1 some items failed (named on standard error), 2 wrong usage, 130 interrupted"
 ONE_JOB_STATUS = "exit status: 0 done, 1 a full disk or an error of the program, 2 wrong usage, 130 interrupted"
@@ -67,6 +68,15 @@ def add_detector(parser: argparse.ArgumentParser) -> None:
         "--subpixel",
         action="store_true",
         help="move keypoints to the peak of the scores around them, between pixels",
+    )
+    parser.add_argument(
+        "--scales",
+        type=scales,
+        default=(1.0,),
+        metavar="S,S,...",
+        help="sizes at which to detect, as parts of the image's after --max-size, of which the best features are kept. "
+        f"{','.join(f'{scale:g}' for scale in SCALES)} is for images that are zoomed against each other, or blurred, "
+        "and takes a third more time (default: 1)",
     )
     add_weights(parser)
     add_device(parser)

@@ -6,10 +6,13 @@ import argparse
 import math
 from collections.abc import Callable
 
+from disk_ops.multiscale import SCALES
+
 _MOST = 2**31 - 1  # what ops, OpenCV and COLMAP count with
 _MOST_WORKERS = 1024
 _WIDEST_WINDOW = 65535  # the time hardly grows with it
 _LONGEST_EDGE = 32768  # of images that an exported model is made for
+_LARGEST_SCALE = 4.0  # nothing more is seen in images that are enlarged further
 
 
 def positive(text: str) -> int:
@@ -55,6 +58,15 @@ def positive_or_infinite(text: str) -> float:
 def numbers(text: str) -> tuple[float, ...]:
     """Finite numbers, separated by commas."""
     return tuple(_number(part, math.isfinite, "a list of numbers such as 1000,640,480") for part in text.split(","))
+
+
+def scales(text: str) -> tuple[float, ...]:
+    """Different numbers above 0, separated by commas."""
+    wanted = f"a list of numbers above 0 such as {','.join(f'{scale:g}' for scale in SCALES)}"
+    chosen = tuple(_number(part, lambda value: 0 < value <= _LARGEST_SCALE, wanted) for part in text.split(","))
+    if len(set(chosen)) < len(chosen):
+        raise argparse.ArgumentTypeError(f"must be different numbers, got {text!r}")
+    return chosen
 
 
 def ratio(text: str) -> float:

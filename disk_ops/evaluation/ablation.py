@@ -44,6 +44,8 @@ class Ablation(Protocol):
         for spec in specs:
             if spec.kind != "disk":
                 raise EvaluationError(f"--method {spec.name} has no variants: only disk[:CHECKPOINT] has")
+            if spec.multiscale:
+                raise EvaluationError(f"--method {spec.name} has no variants: they are of a single scale")
         methods = []
         for spec in specs:
             variants = Variants(spec.load_detector(device), self.detections)

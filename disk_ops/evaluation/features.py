@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from disk_ops._keypoints import find_maxima
 from disk_ops.detector import DISKDetector
 from disk_ops.matching import MutualNearestNeighbor
+from disk_ops.multiscale import MultiscaleDetector
 from disk_ops.ops import sample_grid
 from disk_ops.subpixel import refine_keypoints
 
@@ -38,14 +39,18 @@ class DetectorExtractor:
     """Extract features with a :class:`disk_ops.DISKDetector`, on its device and in its dtype.
 
     Args:
-        detector: put it into evaluation mode yourself, or use :func:`evaluation_mode`.
+        detector: at one scale or several; put it into evaluation mode yourself, or use :func:`evaluation_mode`.
         n: at most this many features per image, the best ones; ``None``: all.
         window_size: odd width of the non-maximum suppression window.
         score_threshold: features score above it; below 0, the network would rather reject those.
     """
 
     def __init__(
-        self, detector: DISKDetector, n: int | None = 2048, window_size: int = 5, score_threshold: float = 0.0
+        self,
+        detector: DISKDetector | MultiscaleDetector,
+        n: int | None = 2048,
+        window_size: int = 5,
+        score_threshold: float = 0.0,
     ) -> None:
         self.detector, self.n, self.window_size = detector, n, window_size
         self.score_threshold = score_threshold

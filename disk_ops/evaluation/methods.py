@@ -1,7 +1,8 @@
 """Local features that are compared: DISK, OpenCV's SIFT and RootSIFT, and kornia's, by the names that a user gives.
 
-``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``disk+subpixel`` (keypoints between pixels), ``sift``,
-``rootsift``, ``kornia:NAME`` and ``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its
+``disk`` (the bundled weights), ``disk:CHECKPOINT``, ``disk+subpixel`` (keypoints between pixels), ``disk+multiscale``
+(at several sizes of the image), ``disk+subpixel+multiscale``, ``sift``, ``rootsift``, ``kornia:NAME`` and
+``kornia:NAME:CHECKPOINT``. Nothing is ever downloaded: a method of kornia takes its
 weights from CHECKPOINT, or from torch hub's cache where they are there already.
 """
 
@@ -22,8 +23,9 @@ from disk_ops.detector import DISKDetector
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import CellExtractor, DetectorExtractor, Features, RootSift, Sift
 from disk_ops.evaluation.kornia_methods import KORNIA_MODELS, find_kornia_weights, load_kornia
+from disk_ops.multiscale import MultiscaleDetector
 
-FORMS = "disk[:CHECKPOINT], disk+subpixel[:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
+FORMS = "disk[+subpixel][+multiscale][:CHECKPOINT], sift, rootsift, kornia:NAME[:CHECKPOINT]"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class MethodSpec:
     model: str = ""  # of kornia
     checkpoint: str = ""  # a name or path; empty for the default
     subpixel: bool = False  # of disk
+    multiscale: bool = False  # of disk
 
     def load(self, device: str | torch.device = "cpu") -> Method:
         """Load the weights onto a device.
@@ -69,7 +72,8 @@ class MethodSpec:
         """
         try:
             if self.kind == "disk":
-                return detector_method(self.load_detector(device), self.name)
+                detector = self.load_detector(device)
+                return detector_method(MultiscaleDetector(detector) if self.multiscale else detector, self.name)
             if self.kind == "kornia":
                 function, fingerprint = load_kornia(self.model, self.checkpoint, torch.device(device))
                 return Method(self.name, fingerprint, function)
@@ -79,7 +83,7 @@ class MethodSpec:
         return Method(self.name, f"{self.kind} opencv {cv2.__version__}", lambda image, n: extractor(n)(image))
 
     def load_detector(self, device: str | torch.device = "cpu") -> DISKDetector:
-        """Load the detector of ``disk``, in evaluation mode.
+        """Load the detector of ``disk``, in evaluation mode, of a single scale.
 
         Raises:
             EvaluationError: the weights can't be used, or the method is another one.
@@ -92,15 +96,18 @@ class MethodSpec:
             raise EvaluationError(f"--method {self.name}: {error}") from error
 
 
-def detector_method(detector: DISKDetector, name: str, window_size: int = 5) -> Method:
+def detector_method(detector: DISKDetector | MultiscaleDetector, name: str, window_size: int = 5) -> Method:
     """The method of a detector, which is in evaluation mode.
 
     Args:
-        detector: is used on the device that it is on.
+        detector: of one scale or several; is used on the device that it is on.
         name: as tables show it.
         window_size: of the non-maximum suppression.
     """
-    fingerprint = _fingerprint(detector, str(window_size))
+    single, variant = detector, str(window_size)
+    if isinstance(single, MultiscaleDetector):
+        single, variant = single.detector, f"{window_size} scales {single.scales}"
+    fingerprint = _fingerprint(single, variant)
     return Method(name, fingerprint, lambda image, n: DetectorExtractor(detector, n, window_size)(image))
 
 
@@ -131,13 +138,14 @@ def parse_method(text: str) -> MethodSpec:
     kind, _, rest = text.partition(":")
     if kind in ("sift", "rootsift") and not rest:
         return MethodSpec(kind, kind)  # type: ignore[arg-type]
-    if kind in ("disk", "disk+subpixel"):
+    disk, *options = kind.split("+")
+    if disk == "disk" and len(set(options)) == len(options) and {*options} <= {"subpixel", "multiscale"}:
         try:
             find_checkpoint(rest or DEFAULT_CHECKPOINT)
         except (OSError, ValueError) as error:
             raise EvaluationError(f"--method {text}: {error}") from error
         name = f"{kind}:{Path(rest).name}" if rest else kind
-        return MethodSpec(name, "disk", checkpoint=rest, subpixel=kind == "disk+subpixel")
+        return MethodSpec(name, "disk", "", rest, "subpixel" in options, "multiscale" in options)
     if kind == "kornia":
         model, _, checkpoint = rest.partition(":")
         if model not in KORNIA_MODELS:

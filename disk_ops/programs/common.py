@@ -27,7 +27,7 @@ from disk_ops.workers import ALONE, Worker, WorkerError
 OK, SOME_FAILED, USAGE = 0, 1, 2
 """Exit statuses of all the programs."""
 
-DETECTION = ("n", "max_size", "window_size", "score_threshold", "subpixel", "weights", "device")
+DETECTION = ("n", "max_size", "window_size", "score_threshold", "subpixel", "scales", "weights", "device")
 """The arguments of `disk_ops.arguments.shared.add_detector`."""
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

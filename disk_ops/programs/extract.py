@@ -25,6 +25,7 @@ from disk_ops.io.output import Contents, ResumableOutput, Stamps, check_writable
 from disk_ops.io.sharded_output import open_output
 from disk_ops.io.shards import shards_folder
 from disk_ops.io.sources import Source, state_of
+from disk_ops.multiscale import MultiscaleDetector, at_scales
 from disk_ops.programs.common import (
     DTYPES,
     OK,
@@ -96,7 +97,7 @@ def _mask_of(mask_dir: Path | None, name: str) -> Path | None:
 class Extractor:
     """The detector with its settings: prepared images in, arrays to store out."""
 
-    detector: DISKDetector
+    detector: DISKDetector | MultiscaleDetector
     device: torch.device
     dtype: torch.dtype
     n: int | None
@@ -210,8 +211,10 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
         "dtype": arguments.dtype,
         "layout": arguments.layout,
     }
+    if arguments.scales != (1.0,):  # files from before there were scales are of scale 1
+        settings["scales"] = list(arguments.scales)
     extractor = Extractor(
-        detector,
+        at_scales(detector, arguments.scales),
         device,
         DTYPES[arguments.dtype],
         number_of_keypoints(arguments),

@@ -29,6 +29,7 @@ from disk_ops.io.hdf5 import Features, image_names, open_h5, read_features, read
 from disk_ops.io.images import ImageError
 from disk_ops.io.inputs import ImageFile, utf8_name
 from disk_ops.io.output import check_writable
+from disk_ops.multiscale import at_scales
 from disk_ops.programs.common import (
     DETECTION,
     OK,
@@ -134,7 +135,8 @@ def _detected(arguments: argparse.Namespace, pictures: list[Picture]) -> list[Vi
     device = pick_device(arguments.device)
     detector, _ = load_detector(arguments.weights, device, subpixel=arguments.subpixel)
     n = number_of_keypoints(arguments)
-    extractor = Extractor(detector, device, torch.float32, n, arguments.window_size, arguments.score_threshold)
+    scaled = at_scales(detector, arguments.scales)
+    extractor = Extractor(scaled, device, torch.float32, n, arguments.window_size, arguments.score_threshold)
     return [
         View(str(path), picture, detect(extractor, path, arguments.max_size))
         for path, picture in zip(arguments.images, pictures, strict=True)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from stored import N, equal, groups, load, save
 
-from disk_ops import DISKDetector
+from disk_ops import DISKDetector, MultiscaleDetector
 from disk_ops.cli import main
 from disk_ops.io.hdf5 import stored_settings
 from disk_ops.io.journal import Journal
@@ -61,6 +61,20 @@ def test_keypoints_between_pixels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(output)["a.png"]["keypoints"], expected)
     assert (expected != expected.round()).any()
     assert main([*arguments, "--resume"]) == 2  # a file holds features that were found alike
+
+
+def test_scales(tmp_path: Path, detector: DISKDetector) -> None:
+    image = save(tmp_path / "a.png", 3, 80, 96)
+    output = tmp_path / "f.h5"
+    arguments = ["extract", str(image), "-o", str(output), "--n", "20"]
+    assert main([*arguments, "--scales", "1,0.5"]) == 0
+    with torch.inference_mode():
+        pixels = torch.from_numpy(cv2.imread(str(image))[..., ::-1].copy()).permute(2, 0, 1)[None] / 255
+        expected = MultiscaleDetector(detector, (1, 0.5))(pixels, n=20)[0].keypoints.numpy()
+    np.testing.assert_array_equal(load(output)["a.png"]["keypoints"], expected)
+    assert (expected % 1 == 0.5).any() and (expected % 1 == 0).any()
+    assert main([*arguments, "--resume"]) == 2  # a file holds features that were found alike
+    assert main([*arguments, "--scales", "1,0.5", "--resume"]) == 0
 
 
 def test_max_size_gives_keypoints_in_the_original_image(tmp_path: Path, detector: DISKDetector) -> None:

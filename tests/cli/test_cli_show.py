@@ -73,6 +73,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         (1, ["--features", "FEATURES", "--max-s", "1600"], "--max-size does nothing with --features"),
         (1, ["--features", "FEATURES", "--window-size=5"], "--window-size does nothing with --features"),
         (1, ["--features", "FEATURES", "--subpixel"], "--subpixel does nothing with --features"),
+        (1, ["--features", "FEATURES", "--scales", "1"], "--scales does nothing with --features"),
         (1, ["--features", "FEATURES", "--weights", "general"], "--weights does nothing with --features"),
         (1, ["--features", "FEATURES", "--device", "cpu"], "--device does nothing with --features"),
         (1, ["--features", "FEATURES", "--score-threshold", "-1"], "--score-threshold does nothing with --features"),

@@ -225,5 +225,9 @@ class TestTable:
     def test_only_disk_has_variants(self) -> None:
         with pytest.raises(EvaluationError, match=r"--method sift has no variants: only disk\[:CHECKPOINT\] has"):
             Ablation(Counting(), [Detection("cell", 8)]).methods(parse_methods(["disk", "sift"]))
+        with pytest.raises(
+            EvaluationError, match=r"--method disk\+multiscale has no variants: they are of a single scale"
+        ):
+            Ablation(Counting(), [Detection("cell", 8)]).methods(parse_methods(["disk+multiscale"]))
         with pytest.raises(EvaluationError, match="--method sift has no detector of DISK"):
             parse_methods(["sift"])[0].load_detector()

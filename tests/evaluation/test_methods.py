@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from disk_ops import DISKDetector
+from disk_ops import DISKDetector, MultiscaleDetector
 from disk_ops.checkpoint import DEFAULT_CHECKPOINT
 from disk_ops.evaluation.errors import EvaluationError
 from disk_ops.evaluation.features import Features, Matcher, mutual_matches
@@ -67,9 +67,12 @@ class TestNames:
         [
             (
                 "surf",
-                r"--method must be one of disk\[:CHECKPOINT\], disk\+subpixel\[:CHECKPOINT\], sift, .*; got 'surf'",
+                r"--method must be one of disk\[\+subpixel\]\[\+multiscale\]\[:CHECKPOINT\], sift, .*; got 'surf'",
             ),
             ("", "got ''"),
+            ("disk+", r"got 'disk\+'"),
+            ("disk+multiscale+multiscale", r"got 'disk\+multiscale\+multiscale'"),
+            ("sift+multiscale", r"got 'sift\+multiscale'"),
             ("sift:a.pth", "got 'sift:a.pth'"),
             ("disk:gone.pth", "--method disk:gone.pth: checkpoint 'gone.pth' is neither a bundled name"),
             ("kornia", "--method kornia: kornia's methods are aliked-n16, .*, got ''"),
@@ -131,6 +134,20 @@ class TestDisk:
         narrow, wide = (detector_method(detector, "disk", window) for window in (3, 15))
         assert narrow.fingerprint != wide.fingerprint
         assert len(narrow.extract(image, 500).keypoints) > len(wide.extract(image, 500).keypoints)
+
+    @pytest.mark.parametrize(
+        "text", ["disk+multiscale", "disk+multiscale+subpixel", "disk+subpixel+multiscale:general"]
+    )
+    def test_several_scales(self, text, image) -> None:
+        method = parse_method(text).load()
+        single = parse_method(text.replace("+multiscale", "")).load()
+        assert method.name == text and method.fingerprint != single.fingerprint
+        detector = MultiscaleDetector(DISKDetector.from_pretrained(subpixel="subpixel" in text))
+        with torch.inference_mode():
+            expected = detector(image[None], n=200)[0]
+        found = method.extract(image, 200)
+        torch.testing.assert_close(found.keypoints, expected.keypoints)
+        assert not torch.equal(found.keypoints, single.extract(image, 200).keypoints)
 
     def test_a_broken_file_is_named(self, tmp_path) -> None:
         (tmp_path / "broken.pth").write_bytes(b"nothing")
