@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from disk_ops._images import as_mask, check_image_size, check_images, check_sizes
+from disk_ops._images import as_mask, check_image_size, check_images, check_sizes, valid_pixels
 from disk_ops.detector import DISKDetector
 from disk_ops.features import DISKFeatures, PaddedFeatures
 from disk_ops.geometry import lafs_from_keypoints
@@ -180,8 +180,9 @@ class MultiscaleDetector(nn.Module):
         mask = None if mask is None else as_mask(mask, images)
         if image_size is not None:
             check_image_size(image_size, images)
+        seen = valid_pixels(images, mask, image_size) if self.detector.norm == "valid" else None
         for scale in self.scales:
-            yield _level(images, scale, mask, border, image_size)
+            yield _level(images, scale, mask, border, image_size, seen)
 
 
 def at_scales(detector: DISKDetector, scales: Sequence[float]) -> DISKDetector | MultiscaleDetector:
@@ -220,7 +221,9 @@ def _level(
     mask: Tensor | None,  # [B, 1, H, W] bool
     border: int | None,
     image_size: Tensor | None,  # [B, 2] (width, height)
+    seen: Tensor | None,  # [B, 1, H, W] bool
 ) -> _Level:
+    """Shrink or enlarge the images, and what comes with them; pixels that are not ``seen`` have no influence."""
     height, width = images.shape[-2:]
     h, w = max(1, round(height * scale)), max(1, round(width * scale))
     zoom = (width / w, height / h)
@@ -233,7 +236,11 @@ def _level(
     if image_size is not None:
         columns, rows = image_size.to(torch.int64).unbind(1)  # products don't fit into small integers
         image_size = torch.stack([columns * w // width, rows * h // height], 1).clamp(min=1)
-    return _Level(_resize(images, (h, w)), mask, border, image_size, zoom)
+    if seen is None or not len(images):
+        return _Level(_resize(images, (h, w)), mask, border, image_size, zoom)
+    weight = _resize(seen.to(images.dtype), (h, w))
+    small = _resize(torch.where(seen, images, 0), (h, w)) / torch.where(weight > 0, weight, 1)
+    return _Level(small, mask, border, image_size, zoom)
 
 
 def _resize(

@@ -184,6 +184,19 @@ class TestWhere:
         nearest = torch.minimum(found.keypoints, torch.tensor([130, 82], device=images.device) - found.keypoints).min()
         assert nearest < border + 4 / scale  # no more than asked is left out
 
+    @pytest.mark.parametrize("given", ["mask", "image_size"])
+    def test_what_is_masked_has_no_influence_with_norm_valid(self, images, device, given) -> None:
+        several = MultiscaleDetector(DISKDetector.from_pretrained(device=device, norm="valid"), (1, 0.6, 0.3, 1.5))
+        mask = torch.zeros(2, 1, 83, 131, dtype=torch.bool, device=images.device)
+        mask[..., :50, :70] = True
+        size = torch.tensor([[70, 50], [70, 50]])
+        arguments = {"mask": mask} if given == "mask" else {"image_size": size}
+        expected = several(images, **arguments)
+        for other in (0.0, 1.0, float("nan")):
+            for mine, theirs in zip(several(images.where(mask, other), **arguments), expected, strict=True):
+                assert mine.n > 0 and torch.equal(mine.keypoints, theirs.keypoints)
+                assert torch.equal(mine.descriptors, theirs.descriptors)
+
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
     def test_features_lie_in_the_images_of_a_padded_batch(self, detector, images, dtype) -> None:
         size = torch.tensor([[131, 83], [70, 50]], dtype=dtype)
@@ -202,6 +215,12 @@ class TestNumerics:
         expected = MultiscaleDetector(detector, (1, 0.5))(images, n=20)[0]
         close = torch.cdist(found.keypoints.float(), expected.keypoints.float()).min(1).values < 1e-3
         assert close.float().mean() > 0.6  # near ties may come in another order
+
+    def test_gradients_are_finite_beside_masked_pixels(self, images, device) -> None:
+        several = MultiscaleDetector(DISKDetector.from_pretrained(device=device, norm="valid"), (0.5,))
+        images = images.clone().requires_grad_()
+        several(images, n=10, image_size=torch.tensor([[70, 50], [131, 40]]))[0].descriptors[:, 0].sum().backward()
+        assert images.grad is not None and images.grad.isfinite().all() and not images.grad[0, :, 52:].any()
 
     def test_gradients_reach_image_and_weights(self, detector, images) -> None:
         several = MultiscaleDetector(copy.deepcopy(detector), (0.5,))

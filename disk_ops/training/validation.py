@@ -17,6 +17,7 @@ from disk_ops.evaluation.features import DetectorExtractor, Features, evaluation
 from disk_ops.evaluation.homography import PairAccuracy, evaluate_set, pair_accuracy
 from disk_ops.evaluation.homography_sets import HomographySet, SetError
 from disk_ops.evaluation.pose import estimate_relative_pose, mean_average_accuracy, pose_error, relative_pose
+from disk_ops.multiscale import MultiscaleDetector
 from disk_ops.scenes.errors import DataError, SampleError
 from disk_ops.training.data.sample import Sample, Source
 from disk_ops.training.rewards import View
@@ -149,11 +150,13 @@ class Validator:
     def __len__(self) -> int:
         return len(self.samples) + len(self.sets)
 
-    def __call__(self, detector: DISKDetector, progress: Progress | None = None) -> dict[str, float]:
+    def __call__(
+        self, detector: DISKDetector | MultiscaleDetector, progress: Progress | None = None
+    ) -> dict[str, float]:
         """Measure a detector, which comes back in the mode that it was in.
 
         Args:
-            detector: any; it works in evaluation mode meanwhile.
+            detector: any, at one scale or several; it works in evaluation mode meanwhile.
             progress: is called with the number of samples and sets done, and that of all.
 
         Returns:

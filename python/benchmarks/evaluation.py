@@ -19,7 +19,11 @@ from disk_ops.cli import main as disk_ops
 
 DATA = "../shared/data"  # relative, for the command that reports show
 ALIKED = "kornia:aliked-n16:../shared/weights/other_features/aliked-n16.pth"
-METHODS = ["--method", "disk", "disk+subpixel", "disk:rotation", "sift", "rootsift", ALIKED]
+OURS = [
+    *("disk", "disk+subpixel", "disk+multiscale", "disk+subpixel+multiscale"),
+    *("disk:rotation", "disk+subpixel+multiscale:rotation"),
+]
+METHODS = ["--method", *OURS, "sift", "rootsift", ALIKED]
 PROTOCOLS = {
     "homography": [f"{DATA}/homography", *METHODS],
     "pose": [f"{DATA}/pose", "--pairs-per-scene", "40", *METHODS],

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from harness import RESULTS, ROOT, Row, environment, write_json
 from tqdm import tqdm
 
-from disk_ops import DISKDetector
+from disk_ops import DISKDetector, MultiscaleDetector
 from disk_ops.checkpoint import weights_digest
 from disk_ops.scenes.errors import DataError
 from disk_ops.training import TrainingConfig, read_config, train
@@ -177,7 +177,7 @@ def measured(experiment: Experiment, config: TrainingConfig, folder: Path, valid
     return {"minutes": round(minutes, 1), **accuracy(DISKDetector.from_pretrained(folder / LAST), validators)}
 
 
-def accuracy(detector: DISKDetector, validators: dict[str, Validator]) -> dict[str, float]:
+def accuracy(detector: DISKDetector | MultiscaleDetector, validators: dict[str, Validator]) -> dict[str, float]:
     """The F-score in each condition, its mean, and the mean share of correct matches."""
     found = {name: validate(detector) for name, validate in validators.items()}
     scores = {name: metrics["fscore5"] for name, metrics in found.items()}

@@ -33,6 +33,7 @@ def table(result: dict[str, Any]) -> str:
         "images": parity,
         "auc5": accuracies,
         "change": experiments,
+        "scales": scales,
         "implementation": comparison,
     }
     lines = next(form for key, form in forms.items() if key in result["rows"][0])(result["rows"])
@@ -155,6 +156,17 @@ def experiments(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         cells = " | ".join(f"{row[condition]:.3f}" for condition in conditions)
         lines.append(f"| {row['change']} | {row['steps']} | {row['minutes']:.1f} | {cells} | {row['kept']} |")
+    return lines
+
+
+def scales(rows: list[dict[str, Any]]) -> list[str]:
+    """Weights at several sizes of the image."""
+    conditions = ["upright", "turned", "zoomed", "degraded", "mean", "correct"]
+    lines = [f"| weights | scales | {' | '.join(conditions)} |", f"{'|---' * (len(conditions) + 2)}|"]
+    for row in rows:
+        sizes = ", ".join(f"{scale:g}" for scale in row["scales"])
+        cells = " | ".join(f"{row[condition]:.3f}" for condition in conditions)
+        lines.append(f"| `{row['weights']}` | {sizes} | {cells} |")
     return lines
 
 
