@@ -52,16 +52,18 @@ benchmark: $(VENV)/.disk_ops/package $(VENV)/.disk_ops/benchmark
 cuda-build: $(CUDA_VENV)/.disk_ops/package
 	@$(CUDA_PY) python/check_cuda_build.py --archs "$(CUDA_ARCHS)" --log $(CUDA_VENV)/.disk_ops/build.log
 
-# Both go on from photos-start by way of another training. $(call train,preset,folder,options)
+# Both go on from photos-start by way of other trainings. $(call train,preset,folder,options)
 train = $(VENV)/bin/disk-ops train $(1) --data "photos:$(PHOTOS)" -o runs/$(2) --resume $(3)
 weights: $(VENV)/.disk_ops/package
 	@[ -n "$(PHOTOS)" ] || { echo "name a folder of photographs: make weights PHOTOS=FOLDER" >&2; exit 2; }
 	@$(call train,photos-start,start)
 	@$(call train,photos-larger,larger,--set model.init=runs/start/last.safetensors)
-	@$(call train,photos-general,general,--set model.init=runs/larger/last.safetensors \
+	@$(call train,photos-zoomed,zoomed,--set model.init=runs/larger/last.safetensors)
+	@$(call train,photos-general,general,--set model.init=runs/zoomed/last.safetensors \
 		--export runs/general.safetensors --export-dtype float16)
 	@$(call train,photos-turned,turned,--set model.init=runs/start/last.safetensors)
-	@$(call train,photos-rotation,rotation,--set model.init=runs/turned/last.safetensors \
+	@$(call train,photos-turned-larger,turned-larger,--set model.init=runs/turned/last.safetensors)
+	@$(call train,photos-rotation,rotation,--set model.init=runs/turned-larger/last.safetensors \
 		--export runs/rotation.safetensors --export-dtype float16)
 
 clean:

@@ -69,7 +69,8 @@ class DISKFeatures:
         """The keypoints for OpenCV, in the same order.
 
         Args:
-            size: diameter of each, in pixels: DISK's keypoints have no scale.
+            size: diameter of each, in pixels: DISK's keypoints have no scale, and of those of several scales (
+                :class:`disk_ops.MultiscaleDetector`) only local affine frames tell it.
 
         Returns:
             ``pt`` (x, y) with pixel centres at integers, as OpenCV has them; ``response`` is the score; ``angle`` is

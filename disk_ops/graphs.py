@@ -17,6 +17,7 @@ from disk_ops._images import as_mask, check_image_size, check_images
 from disk_ops.detector import DISKDetector
 from disk_ops.features import PaddedFeatures
 from disk_ops.model import UNet
+from disk_ops.multiscale import MultiscaleDetector
 from disk_ops.ops._arguments import check_positive_integer
 from disk_ops.ops.nms import check_maxima
 
@@ -83,7 +84,7 @@ class GraphedDetector:
     ``assign=True``), graphs are captured again. May be called from several threads, which take turns.
 
     Args:
-        detector: a :class:`disk_ops.DISKDetector` on a CUDA device.
+        detector: a :class:`disk_ops.DISKDetector` or :class:`disk_ops.MultiscaleDetector` on a CUDA device.
         n: features per image, as for ``forward_padded``.
         max_graphs: how many graphs are kept.
         capture: makes a graph of a function and its inputs; for tests.
@@ -102,7 +103,7 @@ class GraphedDetector:
 
     def __init__(
         self,
-        detector: DISKDetector,
+        detector: DISKDetector | MultiscaleDetector,
         n: int,
         *,
         max_graphs: int = 8,

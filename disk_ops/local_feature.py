@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -36,7 +36,7 @@ class DISKLocalFeature(nn.Module):
         ['batch_indexes', 'confidence']
     """
 
-    _detectors: tuple[type, ...] = (DISKDetector, MultiscaleDetector)
+    _scales = True  # whether the detector may have several
 
     def __init__(
         self,
@@ -47,9 +47,8 @@ class DISKLocalFeature(nn.Module):
         border: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(detector, self._detectors):
-            wanted = " or ".join(each.__name__ for each in self._detectors)
-            raise TypeError(f"detector must be a {wanted}, got {type(detector).__name__}")
+        if not self._scales and isinstance(detector, MultiscaleDetector):
+            raise TypeError("detector must be a DISKDetector, of a single scale, got MultiscaleDetector")
         check_maxima(n, window_size, score_threshold, border)
         self.disk = detector
         self.n, self.window_size, self.score_threshold, self.border = n, window_size, score_threshold, border
@@ -77,7 +76,7 @@ class DISKKeypoints(DISKLocalFeature):
         torch.Size([1, 16, 128])
     """
 
-    _detectors = (DISKDetector,)
+    _scales = False
     _handed_over: _HandedOver | None = None
 
     def forward(  # type: ignore[override]
@@ -86,8 +85,7 @@ class DISKKeypoints(DISKLocalFeature):
         mask: Tensor | None = None,  # [B, 1, H, W]
     ) -> tuple[Tensor, Tensor]:
         """Return lafs ``[B, N, 2, 3]`` and responses ``[B, N]``."""
-        assert isinstance(self.disk, DISKDetector)
-        lafs, responses, dense = self.disk.detect_with_dense_descriptors(
+        lafs, responses, dense = cast(DISKDetector, self.disk).detect_with_dense_descriptors(
             img, mask, self.n, self.window_size, self.score_threshold, self.border
         )
         self._handed_over = _HandedOver(weakref.ref(img), dense)
@@ -131,8 +129,7 @@ class DISKDescriptors(nn.Module):
         check_points(lafs, len(img), frames=True, name="lafs")
         dense = self.keypoints.take_dense_descriptors(img)
         if dense is None:
-            assert isinstance(self.keypoints.disk, DISKDetector)
-            return self.keypoints.disk.describe(img, lafs)
+            return cast(DISKDetector, self.keypoints.disk).describe(img, lafs)
         return sample_descriptors(dense, laf_centres(lafs))
 
 

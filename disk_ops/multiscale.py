@@ -22,23 +22,30 @@ from disk_ops.ops.nms import check_maxima
 SCALES = (1.0, 0.5, 0.25)
 """Octaves; together they have 1.31 times the pixels of the image. In finer steps places are found several times."""
 
+LARGEST_SCALE = 16.0  # nothing more is seen in images that are enlarged further
+
 
 class MultiscaleDetector(nn.Module):
     r"""Detect at several sizes of an image and keep the features with the best scores.
 
     DISK describes what it sees in a window of fixed size, so it finds few matches between images that are zoomed
     against each other by more than about 1.5. At scale :math:`s` an image of :math:`W \times H` pixels is resized to
-    :math:`W' = \mathrm{round}(s W), H' = \mathrm{round}(s H)` (bilinear, antialiased); a keypoint :math:`x'` of it is
-    :math:`x = (x' + 1/2)\, W / W' - 1/2` in the image. The features of all scales are ranked together, and of one place
-    there may be one at each scale.
+    :math:`W' = \max(1, \mathrm{round}(s W)), H' = \max(1, \mathrm{round}(s H))` (bilinear, antialiased); a keypoint
+    :math:`x'` of it is :math:`x = (x' + 1/2)\, W / W' - 1/2` in the image, or on its edge where that is beyond. The
+    features of all sizes are ranked together, and of one place there may be one of each size. Those of small sizes are
+    found in blur and noise, too, but are less exact.
 
-    Calls and results are those of :class:`disk_ops.DISKDetector`, except that keypoints lie between pixels, and that
-    local affine frames have the scale :math:`1/s`. A released implementation of several scales doesn't exist; other
-    features do the same (D2-Net, R2D2).
+    :meth:`forward`, :meth:`forward_padded` and :meth:`forward_laf` are those of :class:`disk_ops.DISKDetector`, except
+    that keypoints lie between pixels, and that local affine frames have a scale. There is no released DISK at several
+    scales; D2-Net and R2D2 do the same with their features.
+
+    With ``norm="valid"`` nothing of what is masked has an influence, as at a single scale, but an image in a padded
+    batch is resized with it, to a size that may be another one than alone.
 
     Args:
         detector: is called on each of the resized images, with what it was made with (``subpixel``, ``norm``).
-        scales: sizes of the resized images as parts of the image's; above 1 it is enlarged.
+        scales: sizes of the resized images as parts of the image's, at most 16; above 1 it is enlarged. Scales that
+            give the same whole number of pixels count once.
 
     Raises:
         ValueError, TypeError: an argument, here or in a call, has a wrong shape, dtype, device or value; the message
@@ -53,7 +60,7 @@ class MultiscaleDetector(nn.Module):
 
     def __init__(self, detector: DISKDetector, scales: Sequence[float] = SCALES) -> None:
         super().__init__()
-        if not isinstance(detector, DISKDetector):
+        if isinstance(detector, MultiscaleDetector) or not hasattr(detector, "forward_padded"):
             raise TypeError(f"detector must be a DISKDetector, got {type(detector).__name__}")
         self.detector, self.scales = detector, check_scales(scales)
 
@@ -79,30 +86,31 @@ class MultiscaleDetector(nn.Module):
             window_size: odd width of the non-maximum suppression window, in pixels of the resized image.
             score_threshold: features score strictly above it.
             pad_if_not_divisible: False raises ``ValueError`` for images with sizes that are no multiples of 16.
-            mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`.
-            border: features keep this distance from the edges of the image, in its pixels; ``None``:
-                ``window_size // 2`` pixels of the resized image.
+            mask: features come only from pixels where it is True (or above 0), shape :math:`(B, 1, H, W)`; pixels
+                of a resized image count as the one in which their centre lies.
+            border: features keep this distance from the edges of the image, in its pixels (with ``subpixel`` up to
+                half a pixel of the resized image less); ``None``: ``window_size // 2`` pixels of the resized image.
             image_size: width and height of each image in a padded batch, shape :math:`(B, 2)`.
-            max_memory: GB that may be taken at any scale besides images and features.
+            max_memory: GB that may be taken at any scale besides images, resized or not, and features.
             statistics: of the norms, where an image is computed in tiles.
-            progress: is called with the number of tiles done, and of all, of one scale.
+            progress: in tiles, is called with the number of tiles done, and of all, of one scale after the other.
 
         Returns:
             The features of each image, best score first.
         """
         self._check(images, n, window_size, score_threshold, border)
         if not pad_if_not_divisible:
-            check_sizes(images, 16, "; pad_if_not_divisible=True pads them")
+            stride = self.unet.stride if isinstance(self.unet, UNet) else 16
+            check_sizes(images, stride, "; pad_if_not_divisible=True pads them")
         found = []
         for level in self._levels(images, mask, border, image_size):
             features = self.detector(
                 *(level.images, n, window_size, score_threshold, True, level.mask, level.border, level.image_size),
                 *(max_memory, statistics, progress),
             )
-            found.append((level, features))
-        if not len(images):
-            return []
-        return _best([(level, PaddedFeatures.of(features)) for level, features in found], images, n)[0].unpad()
+            if features:
+                found.append(_in_image(PaddedFeatures.of(features), level.zoom, images, mask, image_size))
+        return _best(found, n)[0].unpad() if found else []
 
     def forward_padded(
         self,
@@ -126,7 +134,9 @@ class MultiscaleDetector(nn.Module):
         score_threshold: float = 0.0,
         border: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Detect and describe features as kornia's local affine frames, upright, of scale :math:`1/s`.
+        r"""Detect and describe features as kornia's local affine frames, upright.
+
+        Their scale is that of a pixel of the resized image, :math:`\sqrt{W / W' \cdot H / H'}`, about :math:`1/s`.
 
         Args are those of :meth:`forward`.
 
@@ -156,17 +166,23 @@ class MultiscaleDetector(nn.Module):
         self._check(images, n, window_size, score_threshold, border)
         found = []
         for level in self._levels(images, mask, border, image_size):
+            columns = n if n is None else min(n, level.images.shape[-2:].numel())
             features = self.detector.forward_padded(
-                *(level.images, n, window_size, score_threshold, level.mask, level.border, level.image_size)
+                *(level.images, columns, window_size, score_threshold, level.mask, level.border, level.image_size)
             )
-            found.append((level, features))
-        return _best(found, images, n)
+            found.append(_in_image(features, level.zoom, images, mask, image_size))
+        return _best(found, n)
+
+    @property
+    def unet(self) -> nn.Module:
+        """The detector's network."""
+        return self.detector.unet
 
     def _check(
         self, images: Tensor, n: int | None, window_size: int, score_threshold: float, border: int | None
     ) -> None:
-        unet = self.detector.unet
-        check_images(images, next(self.parameters(), None), unet.in_channels if isinstance(unet, UNet) else 3)
+        channels = self.unet.in_channels if isinstance(self.unet, UNet) else 3
+        check_images(images, next(self.parameters(), None), channels)
         check_maxima(n, window_size, score_threshold, border)
 
     def _levels(
@@ -181,8 +197,10 @@ class MultiscaleDetector(nn.Module):
         if image_size is not None:
             check_image_size(image_size, images)
         seen = valid_pixels(images, mask, image_size) if self.detector.norm == "valid" else None
-        for scale in self.scales:
-            yield _level(images, scale, mask, border, image_size, seen)
+        height, width = images.shape[-2:]
+        sizes = [(max(1, round(height * scale)), max(1, round(width * scale))) for scale in self.scales]
+        for size in dict.fromkeys(sizes):
+            yield _level(images, size, mask, border, image_size, seen)
 
 
 def at_scales(detector: DISKDetector, scales: Sequence[float]) -> DISKDetector | MultiscaleDetector:
@@ -194,15 +212,18 @@ def check_scales(scales: Sequence[float]) -> tuple[float, ...]:
     """The scales as a tuple.
 
     Raises:
-        ValueError, TypeError: they are no different positive numbers; the message says what came.
+        ValueError, TypeError: they are no different positive numbers up to 16; the message says what came.
     """
-    if isinstance(scales, str) or not isinstance(scales, Sequence):
+    if isinstance(scales, str | bytes) or not isinstance(scales, Sequence):
         raise TypeError(f"scales must be a sequence of numbers, got {type(scales).__name__} {scales!r}")
     for scale in scales:
         check_positive("each of scales", scale)
-    if not scales or len(set(scales)) < len(scales):
+        if scale > LARGEST_SCALE:
+            raise ValueError(f"each of scales must be at most {LARGEST_SCALE:g}, got {scale}")
+    numbers = tuple(map(float, scales))
+    if not numbers or len(set(numbers)) < len(numbers):
         raise ValueError(f"scales must be one or more different numbers, got {list(scales)}")
-    return tuple(map(float, scales))
+    return numbers
 
 
 class _Level(NamedTuple):
@@ -217,29 +238,28 @@ class _Level(NamedTuple):
 
 def _level(
     images: Tensor,  # [B, C, H, W]
-    scale: float,
+    size: tuple[int, int],
     mask: Tensor | None,  # [B, 1, H, W] bool
     border: int | None,
     image_size: Tensor | None,  # [B, 2] (width, height)
     seen: Tensor | None,  # [B, 1, H, W] bool
 ) -> _Level:
     """Shrink or enlarge the images, and what comes with them; pixels that are not ``seen`` have no influence."""
-    height, width = images.shape[-2:]
-    h, w = max(1, round(height * scale)), max(1, round(width * scale))
+    (height, width), (h, w) = images.shape[-2:], size
     zoom = (width / w, height / h)
-    if (h, w) == (height, width):
+    if size == (height, width):
         return _Level(images, mask, border, image_size, zoom)
     if mask is not None:  # the pixel of the image in which a pixel's centre lies
-        mask = F.interpolate(mask.to(torch.uint8), (h, w), mode="nearest-exact").bool()
-    if border is not None:  # (x' + 1/2) * zoom - 1/2 >= border
-        border = max(0, math.ceil((border + 0.5) / min(zoom) - 0.5))
+        mask = F.interpolate(mask.to(torch.uint8), size, mode="nearest-exact").bool()
+    if border:  # (x' + 1/2) * zoom - 1/2 >= border
+        border = max(0, math.ceil((border + 0.5) / min(zoom) - 0.5 - 1e-6))
     if image_size is not None:
         columns, rows = image_size.to(torch.int64).unbind(1)  # products don't fit into small integers
         image_size = torch.stack([columns * w // width, rows * h // height], 1).clamp(min=1)
     if seen is None or not len(images):
-        return _Level(_resize(images, (h, w)), mask, border, image_size, zoom)
-    weight = _resize(seen.to(images.dtype), (h, w))
-    small = _resize(torch.where(seen, images, 0), (h, w)) / torch.where(weight > 0, weight, 1)
+        return _Level(_resize(images, size), mask, border, image_size, zoom)
+    weight = _resize(seen.to(images.dtype), size)
+    small = _resize(torch.where(seen, images, 0), size) / torch.where(weight > 0, weight, 1)
     return _Level(small, mask, border, image_size, zoom)
 
 
@@ -253,32 +273,77 @@ def _resize(
     return F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True).to(images.dtype)
 
 
-def _in_image(level: _Level, features: PaddedFeatures, size: torch.Size) -> Tensor:  # [B, N, 2]
-    """Where the features of a level lie in the images, whose height and width are given."""
-    if level.zoom == (1.0, 1.0):
-        return features.keypoints
-    axes = zip(features.keypoints.unbind(-1), level.zoom, reversed(size), strict=True)
-    places = torch.stack([((along + 0.5) * zoom - 0.5).clamp(0, edge - 1) for along, zoom, edge in axes], -1)
-    return torch.where(features.valid[..., None], places, 0)
+class _Found(NamedTuple):
+    """Features of one scale, at their places in the images, and how many pixels of the images one of theirs is."""
+
+    features: PaddedFeatures
+    zoom: float
+
+
+def _in_image(
+    features: PaddedFeatures,
+    zoom: tuple[float, float],
+    images: Tensor,  # [B, C, H, W]
+    mask: Tensor | None,  # [B, 1, H, W]
+    image_size: Tensor | None,  # [B, 2] (width, height)
+) -> _Found:
+    """Features of a resized image in the image; refined ones that have left the mask are dropped."""
+    if zoom == (1.0, 1.0):
+        return _Found(features, 1.0)
+    places, valid = (features.keypoints + 0.5) * _pair(zoom, features.keypoints) - 0.5, features.valid
+    places = torch.minimum(places.clamp(min=0), _last_pixels(images, image_size).to(places.dtype))
+    if mask is not None:
+        x, y = (places.detach() + 0.5).floor().long().unbind(-1)
+        pixels = (y * images.shape[-1] + x).clamp(0, images.shape[-2:].numel() - 1)  # those of NaN are not valid
+        valid = valid & as_mask(mask, images).flatten(1).gather(1, pixels)
+    kept = valid[..., None]
+    descriptors = torch.where(kept, features.descriptors, 0)
+    scores = torch.where(valid, features.scores, 0)
+    return _Found(PaddedFeatures(torch.where(kept, places, 0), scores, descriptors, valid), math.sqrt(math.prod(zoom)))
+
+
+def _pair(
+    values: tuple[float, float],
+    like: Tensor,
+) -> Tensor:  # [2]
+    """Two numbers on the device of a tensor, for which nothing has to be copied there."""
+    return torch.stack([torch.full((), value, dtype=like.dtype, device=like.device) for value in values])
+
+
+def _last_pixels(
+    images: Tensor,  # [B, C, H, W]
+    image_size: Tensor | None,  # [B, 2] (width, height)
+) -> Tensor:  # [1 or B, 1, 2]
+    """The pixel at the bottom right of each image."""
+    height, width = images.shape[-2:]
+    whole = _pair((width - 1, height - 1), images.new_empty((), dtype=torch.float32))[None, None]
+    if image_size is None:
+        return whole
+    size = image_size.to(images.device, torch.int64, non_blocking=True)
+    return torch.minimum(whole, (size - 1).float()[:, None])
 
 
 def _best(
-    found: Sequence[tuple[_Level, PaddedFeatures]],
-    images: Tensor,  # [B, C, H, W]
+    found: Sequence[_Found],
     n: int | None,
 ) -> tuple[PaddedFeatures, Tensor]:
-    """The best features of all levels, at their places in the images, and each one's zoom ``[B, n]``."""
-    places = [_in_image(level, features, images.shape[-2:]) for level, features in found]
-    zooms = [torch.full_like(features.scores, math.sqrt(math.prod(level.zoom))) for level, features in found]
-    _, scores, descriptors, valid = (torch.cat(parts, 1) for parts in zip(*(f for _, f in found), strict=True))
-    ranks = torch.where(valid, scores, -math.inf).argsort(dim=1, descending=True, stable=True)
+    """The best features of all scales in n columns (None: as many as the richest image has), and their zoom [B, n]."""
+    keypoints, scores, descriptors, valid = (
+        torch.cat(parts, 1) for parts in zip(*(each.features for each in found), strict=True)
+    )
+    zooms = torch.cat([torch.full_like(each.features.scores, each.zoom) for each in found], 1)
     columns = n if n is not None else int(valid.sum(1).max()) if valid.numel() else 0
+    ranks = torch.where(valid, scores, -math.inf).argsort(dim=1, descending=True, stable=True)
     best = ranks[:, :columns]
     rows = best[..., None]
-    chosen = PaddedFeatures(
-        torch.cat(places, 1).gather(1, rows.expand(-1, -1, 2)),
+    chosen: tuple[Tensor, ...] = (
+        keypoints.gather(1, rows.expand(-1, -1, 2)),
         scores.gather(1, best),
         descriptors.gather(1, rows.expand(-1, -1, descriptors.shape[-1])),
         valid.gather(1, best),
+        zooms.gather(1, best),
     )
-    return chosen, torch.cat(zooms, 1).gather(1, best)
+    missing = columns - best.shape[1]  # n may be more than the images have pixels
+    if missing > 0:
+        chosen = tuple(torch.cat([part, part.new_zeros(len(part), missing, *part.shape[2:])], 1) for part in chosen)
+    return PaddedFeatures(*chosen[:4]), chosen[4]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from comparing import photo_like
 
-from disk_ops import DISKDetector, graphs
+from disk_ops import DISKDetector, MultiscaleDetector, graphs
 from disk_ops.graphs import GraphedDetector
 
 
@@ -52,6 +52,12 @@ def assert_same(ours, expected):
 
 
 class TestPolicy:
+    def test_several_scales(self, detector, log):
+        several, images = MultiscaleDetector(detector, (1, 0.5)), torch.rand(1, 3, 32, 48)
+        with torch.no_grad():
+            assert_same(GraphedDetector(several, 20, capture=Recording)(images), several.forward_padded(images, 20))
+        assert take(log) == ["capture 1x3x32x48", "replay 1x3x32x48"]
+
     def test_one_graph_for_each_shape(self, detector, log):
         graphed = GraphedDetector(detector, 20, capture=Recording)
         small, wide = torch.rand(1, 3, 32, 32), torch.rand(1, 3, 32, 48)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from fractions import Fraction
 
 import kornia.feature as KF
 import pytest
@@ -21,6 +22,7 @@ from disk_ops import (
 )
 from disk_ops.demo import IMAGES
 from disk_ops.io.images import read_image, to_rgb_float
+from disk_ops.model import UNet
 from disk_ops.multiscale import SCALES, at_scales
 
 
@@ -119,6 +121,12 @@ class TestFeatures:
         assert found.n > 0
         assert (found.keypoints >= 0).all() and (found.x <= size[1] - 1).all() and (found.y <= size[0] - 1).all()
 
+    def test_sizes_that_are_equal_count_once(self, detector, images) -> None:
+        """Else each feature would come twice, and a ratio test would reject all."""
+        once, twice = MultiscaleDetector(detector, (1,)), MultiscaleDetector(detector, (1, 0.999, 1.001))
+        assert torch.equal(twice(images)[0].keypoints, once(images)[0].keypoints)
+        assert twice.forward_padded(images, None).valid.shape == once.forward_padded(images, None).valid.shape
+
     def test_subpixel_is_the_detectors(self, detector, images) -> None:
         refined = copy.deepcopy(detector)
         refined.subpixel = True
@@ -143,6 +151,15 @@ class TestForms:
         images = torch.cat([images[:1], torch.zeros_like(images[:1])])
         padded = several.forward_padded(images, None)
         assert padded.valid.shape[1] == max(found.n for found in several(images))
+
+    def test_there_may_be_more_columns_than_pixels(self, detector, device) -> None:
+        padded = MultiscaleDetector(detector, (1, 0.5)).forward_padded(torch.rand(1, 3, 9, 7, device=device), 500)
+        assert padded.keypoints.shape == (1, 500, 2) and padded.valid.shape == (1, 500)
+
+    def test_a_compiled_detector_will_do(self, detector, images) -> None:
+        compiled = torch.compile(detector, backend="eager")
+        assert DISKLocalFeature(compiled, n=5)(images)[1].shape == (2, 5, 1)
+        assert MultiscaleDetector(compiled, (0.5,)).forward_padded(images, 5).scores.shape == (2, 5)
 
     def test_frames_have_the_scale_of_the_image_they_were_found_in(self, detector, images) -> None:
         lafs, responses, descriptors = MultiscaleDetector(detector, (0.5,)).forward_laf(images)
@@ -204,6 +221,21 @@ class TestWhere:
         assert whole.x.max() > 100 and part.n > 0
         assert part.x.max() <= 69 and part.y.max() <= 49
 
+    @pytest.mark.parametrize("scale", [0.1, 0.25, 2])
+    @pytest.mark.parametrize("size", [(1, 1), (3, 5), (50, 40)])
+    def test_features_lie_in_small_images_of_a_padded_batch(self, detector, images, scale, size) -> None:
+        arguments = {"image_size": torch.tensor([size, size]), "window_size": 1, "score_threshold": -1e9}
+        found = MultiscaleDetector(detector, (scale,))(images, border=0, **arguments)[0]
+        assert found.n > 0 and found.x.max() <= size[0] - 1 and found.y.max() <= size[1] - 1
+
+    def test_refined_features_stay_in_the_mask(self, detector, images) -> None:
+        refined = copy.deepcopy(detector)
+        refined.subpixel = True
+        mask = torch.rand(2, 1, 83, 131, generator=torch.Generator().manual_seed(0)).to(images.device) > 0.3
+        for found, allowed in zip(MultiscaleDetector(refined, (0.5, 0.25))(images, mask=mask), mask[:, 0], strict=True):
+            x, y = (found.keypoints + 0.5).floor().long().unbind(1)
+            assert found.n > 0 and allowed[y, x].all()
+
 
 class TestNumerics:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -249,7 +281,10 @@ class TestErrors:
             ([1, 0], ValueError, "each of scales must be above 0 and finite in torch.float32, got 0"),
             ([float("nan")], ValueError, "each of scales must be a number, got nan"),
             (["1"], TypeError, "each of scales must be a number, got str '1'"),
+            ([1, 17], ValueError, "each of scales must be at most 16, got 17"),
+            ([1 / 3, Fraction(1, 3)], ValueError, "scales must be one or more different numbers"),
             ("1", TypeError, "scales must be a sequence of numbers, got str '1'"),
+            (b"1", TypeError, "scales must be a sequence of numbers, got bytes b'1'"),
             (0.5, TypeError, "scales must be a sequence of numbers, got float 0.5"),
         ],
     )
@@ -262,10 +297,15 @@ class TestErrors:
             MultiscaleDetector(detector.unet)
         with pytest.raises(TypeError, match="detector must be a DISKDetector, got MultiscaleDetector"):
             MultiscaleDetector(MultiscaleDetector(detector))
-        with pytest.raises(TypeError, match="detector must be a DISKDetector, got MultiscaleDetector"):
+        with pytest.raises(TypeError, match="detector must be a DISKDetector, of a single scale, got Multiscale"):
             DISKKeypoints(MultiscaleDetector(detector))
-        with pytest.raises(TypeError, match="detector must be a DISKDetector or MultiscaleDetector, got UNet"):
-            DISKLocalFeature(detector.unet)
+
+    def test_sizes_that_the_network_takes_are_the_networks(self) -> None:
+        small = DISKDetector(8, UNet(desc_dim=8, down=[16, 32, 64], up=[64]))
+        several = MultiscaleDetector(small, (1, 0.5))
+        several(torch.rand(1, 3, 12, 20), pad_if_not_divisible=False)
+        with pytest.raises(ValueError, match="images must have sizes divisible by 4"):
+            several(torch.rand(1, 3, 13, 20), pad_if_not_divisible=False)
 
     @pytest.mark.parametrize(
         ("arguments", "error", "reason"),

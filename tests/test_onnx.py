@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from disk_ops import DISKDetector, demo
+from disk_ops import DISKDetector, MultiscaleDetector, demo
 from disk_ops.model import UNet
 from disk_ops.ops import nms_topk
 
@@ -278,6 +278,8 @@ class TestModel:
         assert constants["unet.path_down.0.1.3.weight"] == onnx.TensorProto.FLOAT
 
     def test_networks_that_have_no_such_form(self, detector):
+        with pytest.raises(TypeError, match="detector must be a DISKDetector, of a single scale, got Multiscale"):
+            make_model(MultiscaleDetector(DISKDetector()), n=5)
         with pytest.raises(ValueError, match="norm='instance' to be exported, got 'valid'"):
             make_model(DISKDetector(norm="valid"))
         with pytest.raises(ValueError, match=r"detector must have the network .* got Conv2d"):

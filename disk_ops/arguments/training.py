@@ -27,8 +27,9 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="a TOML file, or a preset: paper, photos-small, photos-gpu; photos-start, photos-larger, photos-general, "
-        "photos-turned, photos-rotation, which made the bundled weights (default with --resume: that of FOLDER)",
+        help="a TOML file, or a preset: paper, photos-small, photos-gpu; photos-start, photos-larger, photos-zoomed, "
+        "photos-general, photos-turned, photos-turned-larger, photos-rotation, which made the bundled weights (default "
+        "with --resume: that of FOLDER)",
     )
     parser.add_argument(
         "--data",

@@ -6,13 +6,12 @@ import argparse
 import math
 from collections.abc import Callable
 
-from disk_ops.multiscale import SCALES
+from disk_ops.multiscale import LARGEST_SCALE, SCALES
 
 _MOST = 2**31 - 1  # what ops, OpenCV and COLMAP count with
 _MOST_WORKERS = 1024
 _WIDEST_WINDOW = 65535  # the time hardly grows with it
 _LONGEST_EDGE = 32768  # of images that an exported model is made for
-_LARGEST_SCALE = 4.0  # nothing more is seen in images that are enlarged further
 
 
 def positive(text: str) -> int:
@@ -62,11 +61,12 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def scales(text: str) -> tuple[float, ...]:
     """Different numbers above 0, separated by commas."""
-    wanted = f"a list of numbers above 0 such as {','.join(f'{scale:g}' for scale in SCALES)}"
-    chosen = tuple(_number(part, lambda value: 0 < value <= _LARGEST_SCALE, wanted) for part in text.split(","))
+    example = ",".join(f"{scale:g}" for scale in SCALES)
+    wanted = f"a list of numbers above 0, at most {LARGEST_SCALE:g}, such as {example}"
+    chosen = tuple(_number(part, lambda value: 0 < value <= LARGEST_SCALE, wanted) for part in text.split(","))
     if len(set(chosen)) < len(chosen):
         raise argparse.ArgumentTypeError(f"must be different numbers, got {text!r}")
-    return chosen
+    return tuple(sorted(chosen, reverse=True))
 
 
 def ratio(text: str) -> float:

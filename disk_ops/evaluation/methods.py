@@ -144,6 +144,7 @@ def parse_method(text: str) -> MethodSpec:
             find_checkpoint(rest or DEFAULT_CHECKPOINT)
         except (OSError, ValueError) as error:
             raise EvaluationError(f"--method {text}: {error}") from error
+        kind = "+".join(["disk", *sorted(options, reverse=True)])  # one name for one method
         name = f"{kind}:{Path(rest).name}" if rest else kind
         return MethodSpec(name, "disk", "", rest, "subpixel" in options, "multiscale" in options)
     if kind == "kornia":
@@ -163,8 +164,8 @@ def parse_methods(texts: Sequence[str]) -> list[MethodSpec]:
         EvaluationError: there is no such method, its weights are not there, or it is named twice.
     """
     specs = [parse_method(text) for text in texts]
-    for text in texts:
-        if texts.count(text) > 1:
+    for text, spec in zip(texts, specs, strict=True):
+        if specs.count(spec) > 1:
             raise EvaluationError(f"--method {text} is given twice")
     names = [spec.name for spec in specs]
     specs = [

@@ -12,6 +12,7 @@ import numpy as np
 from disk_ops.detector import DISKDetector
 from disk_ops.io.output import OutputError, check_writable, whole_file
 from disk_ops.model import UNet
+from disk_ops.multiscale import MultiscaleDetector
 from disk_ops.onnx.graph import Graph, onnx
 from disk_ops.onnx.heads import Maxima, best_maxima, convolve_to_one, describe
 from disk_ops.onnx.network import convolution_weights, features
@@ -120,6 +121,8 @@ def _check(
     border: int | None,
     size: tuple[int, int] | None,
 ) -> UNet:
+    if isinstance(detector, MultiscaleDetector):
+        raise TypeError("detector must be a DISKDetector, of a single scale, got MultiscaleDetector")
     if not isinstance(detector.unet, UNet):
         raise ValueError(f"detector must have the network of disk_ops.model, got {type(detector.unet).__name__}")
     if detector.norm != "instance":

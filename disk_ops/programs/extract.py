@@ -161,6 +161,8 @@ class _TileBar:
         if self._bar is None:
             disable = True if self._quiet else None
             self._bar = tqdm(total=total, unit="tile", leave=False, position=1, disable=disable)
+        if total != self._bar.total or done < self._bar.n:  # another scale
+            self._bar.reset(total)
         self._bar.update(done - self._bar.n)
 
 
@@ -207,12 +209,11 @@ def _run(arguments: argparse.Namespace, images: list[ImageFile], worker: Worker)
         "window_size": arguments.window_size,
         "score_threshold": arguments.score_threshold,
         "subpixel": arguments.subpixel,
+        "scales": list(arguments.scales),
         "masks": arguments.mask_dir is not None,
         "dtype": arguments.dtype,
         "layout": arguments.layout,
     }
-    if arguments.scales != (1.0,):  # files from before there were scales are of scale 1
-        settings["scales"] = list(arguments.scales)
     extractor = Extractor(
         at_scales(detector, arguments.scales),
         device,

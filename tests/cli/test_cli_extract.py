@@ -63,7 +63,7 @@ def test_keypoints_between_pixels(tmp_path: Path) -> None:
     assert main([*arguments, "--resume"]) == 2  # a file holds features that were found alike
 
 
-def test_scales(tmp_path: Path, detector: DISKDetector) -> None:
+def test_scales(tmp_path: Path, detector: DISKDetector, capsys) -> None:
     image = save(tmp_path / "a.png", 3, 80, 96)
     output = tmp_path / "f.h5"
     arguments = ["extract", str(image), "-o", str(output), "--n", "20"]
@@ -74,7 +74,8 @@ def test_scales(tmp_path: Path, detector: DISKDetector) -> None:
     np.testing.assert_array_equal(load(output)["a.png"]["keypoints"], expected)
     assert (expected % 1 == 0.5).any() and (expected % 1 == 0).any()
     assert main([*arguments, "--resume"]) == 2  # a file holds features that were found alike
-    assert main([*arguments, "--scales", "1,0.5", "--resume"]) == 0
+    assert "scales was [1.0, 0.5] and is [1.0] now" in capsys.readouterr().err
+    assert main([*arguments, "--scales", "0.5,1", "--resume"]) == 0
 
 
 def test_max_size_gives_keypoints_in_the_original_image(tmp_path: Path, detector: DISKDetector) -> None:

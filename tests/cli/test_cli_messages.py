@@ -74,7 +74,10 @@ def test_what_is_impossible_is_said_in_one_line(
         (["extract", "a.png"], "required: -o"),
         (["extract", "a.png", "-o", "f.h5", "--n", "0"], "--n: a positive integer or 'all' is needed, got '0'"),
         (["extract", "a.png", "-o", "f.h5", "--window-size", "4"], "an odd positive integer is needed, got '4'"),
-        (["extract", "a.png", "-o", "f.h5", "--scales", "1,0"], "above 0 such as 1,0.5,0.25 is needed, got '0'"),
+        (
+            ["extract", "a.png", "-o", "f.h5", "--scales", "1,0"],
+            "at most 16, such as 1,0.5,0.25 is needed, got '0'",
+        ),
         (["extract", "a.png", "-o", "f.h5", "--scales", "1 0.5"], "such as 1,0.5,0.25 is needed, got '1 0.5'"),
         (["extract", "a.png", "-o", "f.h5", "--scales", "100"], "such as 1,0.5,0.25 is needed, got '100'"),
         (["extract", "a.png", "-o", "f.h5", "--scales", "1,1.0"], "must be different numbers, got '1,1.0'"),

@@ -135,8 +135,13 @@ class TestDisk:
         assert narrow.fingerprint != wide.fingerprint
         assert len(narrow.extract(image, 500).keypoints) > len(wide.extract(image, 500).keypoints)
 
+    def test_the_order_of_options_does_not_matter(self) -> None:
+        assert parse_method("disk+multiscale+subpixel").name == "disk+subpixel+multiscale"
+        with pytest.raises(EvaluationError, match=r"--method disk\+subpixel\+multiscale is given twice"):
+            parse_methods(["disk+subpixel+multiscale", "disk+multiscale+subpixel"])
+
     @pytest.mark.parametrize(
-        "text", ["disk+multiscale", "disk+multiscale+subpixel", "disk+subpixel+multiscale:general"]
+        "text", ["disk+multiscale", "disk+subpixel+multiscale", "disk+subpixel+multiscale:general"]
     )
     def test_several_scales(self, text, image) -> None:
         method = parse_method(text).load()
