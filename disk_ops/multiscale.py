@@ -20,7 +20,7 @@ from disk_ops.ops._dtypes import at_least_float32
 from disk_ops.ops.nms import check_maxima
 
 SCALES = (1.0, 0.5, 0.25)
-"""Octaves; together they have 1.31 times the pixels of the image. In finer steps places are found several times."""
+"""Octaves; together they have 1.31 times the pixels of the image. In finer steps neighbours compete for matches."""
 
 LARGEST_SCALE = 16.0  # nothing more is seen in images that are enlarged further
 
@@ -33,7 +33,8 @@ class MultiscaleDetector(nn.Module):
     :math:`W' = \max(1, \mathrm{round}(s W)), H' = \max(1, \mathrm{round}(s H))` (bilinear, antialiased); a keypoint
     :math:`x'` of it is :math:`x = (x' + 1/2)\, W / W' - 1/2` in the image, or on its edge where that is beyond. The
     features of all sizes are ranked together, and of one place there may be one of each size. Those of small sizes are
-    found in blur and noise, too, but are less exact.
+    found in blur and noise, too, but are less exact. Where images differ little in zoom and ``n`` takes nearly all
+    features, a single scale is better.
 
     :meth:`forward`, :meth:`forward_padded` and :meth:`forward_laf` are those of :class:`disk_ops.DISKDetector`, except
     that keypoints lie between pixels, and that local affine frames have a scale. There is no released DISK at several

@@ -1,7 +1,7 @@
 """Which scales to detect at: the bundled weights on held-out photographs, ``python python/benchmarks/scales.py``.
 
 Views are those of experiments.py: they differ moderately, or in one way more than that. So are the figures: F-scores of
-correct matches at 1 to 5 pixels, and the mean share of correct matches. ``multiscale.SCALES`` was chosen by them.
+correct matches at 1 to 5 pixels, and the mean share of correct matches.
 """
 
 from __future__ import annotations
