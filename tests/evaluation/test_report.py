@@ -276,6 +276,13 @@ class TestPlots:
     def test_any_values_give_a_plot(self, kind, series):
         assert b"</svg>" in plot_svg(Plot("T", "x", "y", kind, series))
 
+    @pytest.mark.parametrize(("categories", "series", "lies"), [(12, 5, False), (13, 1, True), (10, 7, True)])
+    def test_many_bars_lie_and_make_the_plot_taller(self, categories, series, lies):
+        values = (list(map(str, range(categories))), [1.0] * categories)
+        drawn = plot_svg(Plot("T", "x", "y", "bars", {f"series {i}": values for i in range(series)})).decode()
+        height = float(re.search(r'height="([\d.]+)pt"', drawn)[1])
+        assert height == pytest.approx(72 * (1.2 + categories * (0.12 + 0.11 * series) if lies else 4.0), abs=0.1)
+
     def test_bars_stand_over_their_names_though_a_series_lacks_some(self):
         both = plot_svg(Plot("T", "x", "y", "bars", {"a": (["p", "q"], [1, 2]), "b": (["q"], [2])}))
         swapped = plot_svg(Plot("T", "x", "y", "bars", {"a": (["p", "q"], [1, 2]), "b": (["p"], [2])}))

@@ -20,7 +20,8 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 _MARKERS = "osD^vPX<>*"
 _DASHES = ("-", "--", ":", "-.")
 _INSIDE = 6  # curves up to which the legend lies between them
-_MANY = 12  # categories of bars from which on they lie on their side
+_MANY, _MANY_BARS = 12, 60  # categories, and bars in all, up to which bars stand; more lie on their side
+_LONG = 50  # letters below bars that fit beside each other
 
 
 def plotting_is_possible() -> bool:
@@ -67,9 +68,15 @@ def _check(plot: Plot) -> None:
 
 def _size(plot: Plot) -> tuple[float, float]:
     """Inches."""
-    if plot.kind == "bars" and len(_categories(plot)) > _MANY:
+    if _lie(plot):
         return 7.0, min(60.0, 1.2 + len(_categories(plot)) * (0.12 + 0.11 * max(1, len(plot.series))))
     return 7.0, 4.0
+
+
+def _lie(plot: Plot) -> bool:
+    """Whether bars lie on their side, one below the other."""
+    categories = len(_categories(plot)) if plot.kind == "bars" else 0
+    return categories > _MANY or categories * len(plot.series) > _MANY_BARS
 
 
 def _draw_lines(axes: Axes, plot: Plot) -> None:
@@ -101,7 +108,7 @@ def _draw_lines(axes: Axes, plot: Plot) -> None:
 
 def _draw_bars(axes: Axes, plot: Plot) -> None:
     categories = _categories(plot)
-    lying = len(categories) > _MANY
+    lying = _lie(plot)
     thickness = 0.8 / max(1, len(plot.series))
     for index, (name, (x, y)) in enumerate(plot.series.items()):
         heights = dict(zip(map(str, x), map(_value, y), strict=True))
@@ -118,7 +125,7 @@ def _draw_bars(axes: Axes, plot: Plot) -> None:
         axes.set_yticks(range(len(categories)), labels, fontsize=8)
         axes.set_ylim(len(categories) - 0.5, -0.5)  # the first one on top
     else:
-        turned = sum(map(len, labels)) > 70
+        turned = sum(map(len, labels)) > _LONG
         axes.set_xticks(
             range(len(categories)), labels, rotation=30 if turned else 0, ha="right" if turned else "center"
         )
