@@ -27,7 +27,7 @@ METHODS = ["--method", *OURS, "sift", "rootsift", ALIKED]
 PROTOCOLS = {
     "homography": [f"{DATA}/homography", *METHODS],
     "pose": [f"{DATA}/pose", "--pairs-per-scene", "40", *METHODS],
-    "reconstruct": [f"{DATA}/pose/strecha", "--method", "disk", "rootsift"],
+    "reconstruct": [f"{DATA}/pose/strecha", "--method", "disk", "disk+subpixel+multiscale", "rootsift"],
 }
 KEPT = ("results.json", "report.html")
 

@@ -77,20 +77,20 @@ EXPERIMENTS = {
     "epsilon": Experiment("ε = 3 pixels", ("reward.epsilon=3.0",), "no"),
     "exact": Experiment("ε = 1 pixel", ("reward.epsilon=1.0",), "1.2 in the end"),
     "mismatches": Experiment("λ_fp = -0.3", ("reward.lambda_fp=-0.3",), "yes, -0.2 in the end"),
-    "lenient": Experiment("λ_fp = -0.05", ("reward.lambda_fp=-0.05",)),
+    "lenient": Experiment("λ_fp = -0.05", ("reward.lambda_fp=-0.05",), "no"),
     "keypoints": Experiment("λ_kp = -0.03", ("reward.lambda_kp=-0.03",), "no: fewer keypoints, not better ones"),
     "upright": Experiment("no full rotations", ("defaults.photos.full_rotation=0.0",), "for `general`, nearly"),
     "turned": Experiment(
         "all views fully rotated", ("defaults.photos.full_rotation=1.0",), "for `rotation`, half of them"
     ),
     "zoom": Experiment("scales 0.3 to 1.8", ("defaults.photos.scale=[0.3, 1.8]",), "yes"),
-    "unzoomed": Experiment("scales 0.8 to 1.25", ("defaults.photos.scale=[0.8, 1.25]",)),
+    "unzoomed": Experiment("scales 0.8 to 1.25", ("defaults.photos.scale=[0.8, 1.25]",), "no"),
     "tilt": Experiment("tilts up to 45°", ("defaults.photos.perspective=45.0",), "yes"),
     "mild": Experiment("half the photometric strength", ("defaults.photos.photometric=0.45",), "no"),
     "blur": Experiment("blur in half the views", ("defaults.photos.blur=[0.5, 3.5]",), "in 30 % of them"),
     "rate": Experiment("learning rate 1e-3", ("optimizer.learning_rate=1e-3",), "no"),
-    "unclipped": Experiment("gradients of any length", ("optimizer.clip=0.0",)),
-    "average": Experiment("no mean of weights", ("optimizer.ema=0.0",)),
+    "unclipped": Experiment("gradients of any length", ("optimizer.clip=0.0",), "no"),
+    "average": Experiment("no mean of weights", ("optimizer.ema=0.0",), "no: as good"),
     "scenes": Experiment(
         "a quarter of samples from posed scenes",
         (
