@@ -36,7 +36,7 @@ class DISKLocalFeature(nn.Module):
         ['batch_indexes', 'confidence']
     """
 
-    _scales = True  # whether the detector may have several
+    _takes_several_scales = True
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DISKLocalFeature(nn.Module):
         border: int | None = None,
     ) -> None:
         super().__init__()
-        if not self._scales and isinstance(detector, MultiscaleDetector):
+        if not self._takes_several_scales and isinstance(detector, MultiscaleDetector):
             raise TypeError("detector must be a DISKDetector, of a single scale, got MultiscaleDetector")
         check_maxima(n, window_size, score_threshold, border)
         self.disk = detector
@@ -76,7 +76,7 @@ class DISKKeypoints(DISKLocalFeature):
         torch.Size([1, 16, 128])
     """
 
-    _scales = False
+    _takes_several_scales = False
     _handed_over: _HandedOver | None = None
 
     def forward(  # type: ignore[override]

@@ -29,7 +29,7 @@ class MultiscaleDetector(nn.Module):
     r"""Detect at several sizes of an image and keep the features with the best scores.
 
     DISK describes what it sees in a window of fixed size, so it finds few matches between images that are zoomed
-    against each other by more than about 1.5. At scale :math:`s` an image of :math:`W \times H` pixels is resized to
+    much against each other. At scale :math:`s` an image of :math:`W \times H` pixels is resized to
     :math:`W' = \max(1, \mathrm{round}(s W)), H' = \max(1, \mathrm{round}(s H))` (bilinear, antialiased); a keypoint
     :math:`x'` of it is :math:`x = (x' + 1/2)\, W / W' - 1/2` in the image, or on its edge where that is beyond. The
     features of all sizes are ranked together, and of one place there may be one of each size. Those of small sizes are

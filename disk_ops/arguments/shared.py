@@ -76,7 +76,7 @@ def add_detector(parser: argparse.ArgumentParser) -> None:
         metavar="S,S,...",
         help="sizes at which to detect, as parts of the image's after --max-size, of which the best features are kept. "
         f"{','.join(f'{scale:g}' for scale in SCALES)} is for images that are zoomed against each other, or blurred, "
-        "and has 1.31 times the pixels in all (default: 1)",
+        f"and has {sum(scale**2 for scale in SCALES):.2f} times the pixels in all (default: 1)",
     )
     add_weights(parser)
     add_device(parser)

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from disk_ops.multiscale import LARGEST_SCALE, SCALES
+from disk_ops.multiscale import LARGEST_SCALE, SCALES, check_scales
 
 _MOST = 2**31 - 1  # what ops, OpenCV and COLMAP count with
 _MOST_WORKERS = 1024
@@ -63,10 +63,11 @@ def scales(text: str) -> tuple[float, ...]:
     """Different numbers above 0, separated by commas."""
     example = ",".join(f"{scale:g}" for scale in SCALES)
     wanted = f"a list of numbers above 0, at most {LARGEST_SCALE:g}, such as {example}"
-    chosen = tuple(_number(part, lambda value: 0 < value <= LARGEST_SCALE, wanted) for part in text.split(","))
-    if len(set(chosen)) < len(chosen):
-        raise argparse.ArgumentTypeError(f"must be different numbers, got {text!r}")
-    return tuple(sorted(chosen, reverse=True))
+    chosen = [_number(part, lambda value: 0 < value <= LARGEST_SCALE, wanted) for part in text.split(",")]
+    try:
+        return tuple(sorted(check_scales(chosen), reverse=True))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def ratio(text: str) -> float:

@@ -97,7 +97,7 @@ def learning_curve(
         if title:
             axes[0].set_title(title, loc="left")
         if labels and len(histories) > 1:
-            axes[0].legend(loc="lower right", frameon=False)
+            axes[0].legend(loc="best", frameon=False)
         figure.savefig(output, dpi=150)
         pyplot.close(figure)
 

@@ -21,6 +21,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "disk_ops" / "weights" / "README.md")
 MARKED = re.compile(r"(<!-- (benchmark|evaluation) (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 # Of evaluations: what isn't shown, as it is in the report.
+CONDITIONS = ("upright", "turned", "zoomed", "degraded", "mean", "correct")  # columns of experiments.py and scales.py
 HIDDEN_TABLES = re.compile(r"[Bb]y (set|change|collection|scene|covisibility)")
 
 
@@ -150,22 +151,20 @@ def poses(rows: list[dict[str, Any]]) -> list[str]:
 
 def experiments(rows: list[dict[str, Any]]) -> list[str]:
     """Short trainings that differ in one thing."""
-    conditions = ["upright", "turned", "zoomed", "degraded", "mean", "correct"]
-    titles = ["change", "steps", "minutes", *conditions, "kept"]
+    titles = ["change", "steps", "minutes", *CONDITIONS, "kept"]
     lines = [f"| {' | '.join(titles)} |", f"{'|---' * len(titles)}|"]
     for row in rows:
-        cells = " | ".join(f"{row[condition]:.3f}" for condition in conditions)
+        cells = " | ".join(f"{row[condition]:.3f}" for condition in CONDITIONS)
         lines.append(f"| {row['change']} | {row['steps']} | {row['minutes']:.1f} | {cells} | {row['kept']} |")
     return lines
 
 
 def scales(rows: list[dict[str, Any]]) -> list[str]:
     """Weights at several sizes of the image."""
-    conditions = ["upright", "turned", "zoomed", "degraded", "mean", "correct"]
-    lines = [f"| weights | scales | {' | '.join(conditions)} |", f"{'|---' * (len(conditions) + 2)}|"]
+    lines = [f"| weights | scales | {' | '.join(CONDITIONS)} |", f"{'|---' * (len(CONDITIONS) + 2)}|"]
     for row in rows:
         sizes = ", ".join(f"{scale:g}" for scale in row["scales"])
-        cells = " | ".join(f"{row[condition]:.3f}" for condition in conditions)
+        cells = " | ".join(f"{row[condition]:.3f}" for condition in CONDITIONS)
         lines.append(f"| `{row['weights']}` | {sizes} | {cells} |")
     return lines
 

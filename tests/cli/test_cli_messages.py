@@ -80,7 +80,10 @@ def test_what_is_impossible_is_said_in_one_line(
         ),
         (["extract", "a.png", "-o", "f.h5", "--scales", "1 0.5"], "such as 1,0.5,0.25 is needed, got '1 0.5'"),
         (["extract", "a.png", "-o", "f.h5", "--scales", "100"], "such as 1,0.5,0.25 is needed, got '100'"),
-        (["extract", "a.png", "-o", "f.h5", "--scales", "1,1.0"], "must be different numbers, got '1,1.0'"),
+        (
+            ["extract", "a.png", "-o", "f.h5", "--scales", "1,1.0"],
+            "must be one or more different numbers, got [1.0, 1.0]",
+        ),
         (["extract", "a.png", "-o", "f.h5", "--max-size", "-1"], "--max-size: a positive integer, or 0 for no limit"),
         (
             ["extract", "a.png", "-o", "f.h5", "--score-threshold", "x"],
